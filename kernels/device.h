@@ -1,0 +1,66 @@
+// The device seam: memory, in-order streams and events, with the semantics of CUDA's and no type of
+// any backend. On the CPU backend host RAM plays the device and a device address is a pointer.
+//
+// Work that is put on a Stream happens in order, at some time between the call and the next
+// Synchronize. (The CPU backend's compute stream does it before the call returns, on the calling
+// thread and its helpers; its copy streams do it on a thread of their own.) Work on different
+// streams is ordered only by events: Record on one, Wait on the other.
+// Threads: a Stream belongs to one thread at a time; Events and Device are thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace cairn {
+
+// Device memory. Freed on destruction; the owner sees to it that no stream still uses it.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual std::byte* data() = 0;
+  virtual size_t size_bytes() const = 0;
+};
+
+// A point in a stream's work, passed once everything before its Record is done.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual bool Passed() const = 0;
+  virtual Status Wait() = 0;  // blocks the calling thread
+};
+using EventRef = std::shared_ptr<Event>;  // null: already passed
+
+class Stream {
+ public:
+  virtual ~Stream() = default;  // synchronises
+  virtual EventRef Record() = 0;
+  virtual void Wait(const EventRef& event) = 0;  // later work waits; the calling thread need not
+  virtual void Copy(void* destination, const void* source, size_t size_bytes) = 0;
+  virtual void Clear(void* destination, size_t size_bytes) = 0;
+  virtual Status Synchronize() = 0;
+};
+
+enum class StreamUse { kCompute, kCopy };
+
+struct DeviceInfo {
+  std::string backend;          // "cpu"
+  std::string name;             // the processor's, for people
+  std::string instruction_set;  // "avx2", "portable": part of a block's layout id
+  uint32_t thread_count = 0;    // compute threads, the caller of an op included
+  uint64_t memory_bytes = 0;    // in all
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceInfo& info() const = 0;
+  // Zero-filled, on huge pages where there are any. kResourceExhausted when there is not so much.
+  virtual Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;
+  virtual Result<std::unique_ptr<Stream>> NewStream(StreamUse use) = 0;
+};
+
+}  // namespace cairn

@@ -1,0 +1,181 @@
+// The operations of a forward pass, as a backend offers them. Plain structs in, no device type out.
+//
+// Row-local arithmetic (DESIGN 5): the arithmetic of one row is a fixed sequence that depends on
+// that row's inputs alone: a fixed order over k in a product, attention in spans of kAttentionSpan
+// positions merged in increasing order by log-sum-exp, activations quantised per (row, group of
+// 32). So the bits of a row are the same at any batch, chunk, place in the batch and number of
+// threads.
+//
+// All matrices are row-major float32 unless said otherwise; `row_count` rows are rows of the batch.
+// Pointers must stay valid until the stream has done the work. Shapes are the caller's duty
+// (CHECK). Threads: an Ops and the compute Stream given to it belong to one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "kernels/device.h"
+#include "kernels/kv_layout.h"
+
+namespace cairn {
+
+inline constexpr uint32_t kAttentionSpan = 256;  // positions; a multiple of every block size
+
+// kExact: int16 activations (or better), as good as float32 for all practical purposes.
+// kFast: int8 activations where the weights are 4-bit. One mode for the life of a process.
+enum class ComputeMode { kExact, kFast };
+inline const char* ComputeModeName(ComputeMode mode) {
+  return mode == ComputeMode::kExact ? "exact" : "fast";
+}
+
+// Tensor types of a model file (GGUF's names).
+enum class TensorType : uint8_t { kF32, kF16, kBF16, kQ8_0, kQ4_0, kQ4_1 };
+inline constexpr uint32_t kQuantGroup = 32;  // elements that share scales in Q8_0, Q4_0, Q4_1
+
+// Elements per group and bytes per group of a type: {1, 4} for F32, {32, 34} for Q8_0.
+struct TensorTypeTraits {
+  const char* name;
+  uint32_t group_elements;
+  uint32_t group_bytes;
+};
+constexpr TensorTypeTraits TraitsOf(TensorType type) {
+  switch (type) {
+    case TensorType::kF32:
+      return {"F32", 1, 4};
+    case TensorType::kF16:
+      return {"F16", 1, 2};
+    case TensorType::kBF16:
+      return {"BF16", 1, 2};
+    case TensorType::kQ8_0:
+      return {"Q8_0", 32, 34};  // f16 scale d, int8 q[32]: w = d*q
+    case TensorType::kQ4_0:
+      return {"Q4_0", 32, 18};  // f16 d, nibbles: w = d*(q-8)
+    case TensorType::kQ4_1:
+      return {"Q4_1", 32, 20};  // f16 d, f16 m, nibbles: w = d*q + m
+  }
+  return {"?", 1, 1};
+}
+
+// A matrix as the file has it: `rows` outputs of `cols` inputs each, row after row. In Q4 groups
+// the low nibble of byte i is element i and the high nibble element i + 16.
+struct MatrixView {
+  TensorType type;
+  uint32_t rows;
+  uint32_t cols;  // a multiple of kQuantGroup for quantised types
+  std::span<const std::byte> bytes;
+};
+
+// A weight matrix in the backend's own layout. Immutable; shared by all threads.
+class Weight {
+ public:
+  virtual ~Weight() = default;
+  virtual uint32_t rows() const = 0;
+  virtual uint32_t cols() const = 0;
+  virtual size_t size_bytes() const = 0;
+};
+
+// out[r] = table row tokens[r], as float32.
+struct EmbedArgs {
+  const Weight* table;
+  const uint32_t* tokens;  // each below table->rows()
+  float* out;              // [row_count, table->cols()]
+  uint32_t row_count;
+};
+
+// x[i] += delta[i] (unless delta is null), then out = x * gain / rms(x), for source row
+// i = row_index ? row_index[r] : r. RMSNorm: Zhang and Sennrich, 2019.
+struct RmsNormArgs {
+  float* x;                   // [*, width]; changed only by delta
+  const float* delta;         // [*, width] or null
+  const float* gain;          // [width]
+  float* out;                 // [row_count, width], row r from source row i
+  const uint32_t* row_index;  // [row_count] distinct source rows, or null for all in order
+  uint32_t row_count;
+  uint32_t width;
+  float epsilon;
+};
+
+// y_i = x * W_i^T for each output: products that share x share its quantisation.
+struct MatMulOutput {
+  const Weight* weight;
+  float* y;  // [row_count, weight->rows()]
+};
+struct MatMulArgs {
+  const float* x;  // [row_count, cols]
+  uint32_t row_count;
+  std::span<const MatMulOutput> outputs;  // at most 4, all with the same cols
+};
+
+// Where one row stands: its position, and the block that takes its K and V.
+struct RowPlace {
+  uint32_t position;
+  std::byte* block;  // null: K and V of this position are in place already; write nothing
+};
+
+// Rotates q and k by position (RoPE, Su et al. 2021; adjacent pairs, as the llama architecture has
+// it), multiplies q by q_scale, and writes k and v as f16 into each row's block at
+// position % block_tokens.
+struct RopeWriteKvArgs {
+  float* q;                // [row_count, head_count, head_dim], in place
+  const float* k;          // [row_count, kv_head_count, head_dim]
+  const float* v;          // [row_count, kv_head_count, head_dim]
+  const float* cos_sin;    // [position, rotary_dim / 2, 2]
+  const RowPlace* places;  // [row_count]
+  const KvLayout* layout;
+  uint32_t layer;
+  uint32_t row_count;
+  uint32_t head_count;
+  uint32_t rotary_dim;  // even, at most head_dim; the rest is passed through
+  float q_scale;        // 1 / sqrt(head_dim)
+};
+
+// A run of rows at consecutive positions of one sequence. Row first_row + i stands at
+// first_position + i and attends to positions 0 .. first_position + i.
+struct AttentionSegment {
+  uint32_t first_row;
+  uint32_t row_count;
+  uint32_t first_position;
+  const std::byte* const*
+      blocks;  // address of every block from position 0; any memory the backend reads
+};
+
+// Causal attention over paged K and V (PagedAttention: Kwon et al. 2023). `q` is already scaled.
+// head_count is a multiple of kv_head_count. Blocks hold finite values throughout.
+struct PagedAttentionArgs {
+  const float* q;  // [rows, head_count, head_dim]
+  float* out;      // [rows, head_count, head_dim]
+  std::span<const AttentionSegment> segments;
+  const KvLayout* layout;
+  uint32_t layer;
+  uint32_t head_count;
+};
+
+// out = silu(gate) * up, elementwise (SwiGLU: Shazeer 2020). out may be gate.
+struct SwiGluArgs {
+  const float* gate;
+  const float* up;
+  float* out;
+  uint32_t row_count;
+  uint32_t width;
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // Takes a copy in the backend's layout; `view` is not needed afterwards. kInvalidArgument for a
+  // shape that the backend cannot take.
+  virtual Result<std::unique_ptr<Weight>> Pack(const MatrixView& view) = 0;
+
+  virtual void Embed(const EmbedArgs& args, Stream& stream) = 0;
+  virtual void RmsNorm(const RmsNormArgs& args, Stream& stream) = 0;
+  virtual void MatMul(const MatMulArgs& args, Stream& stream) = 0;
+  virtual void RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) = 0;
+  virtual void PagedAttention(const PagedAttentionArgs& args, Stream& stream) = 0;
+  virtual void SwiGlu(const SwiGluArgs& args, Stream& stream) = 0;
+};
+
+}  // namespace cairn
