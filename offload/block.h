@@ -1,0 +1,38 @@
+// The life of one KV block. Only BlockStore moves a block along an edge; [x] names its method.
+//
+//   (no block) --[Reserve, CopyPrefix]--> kFilling --[Seal, Park]--> kHot --[Evict]--> (no block)
+//                                             |
+//                                             +--[last Hold dropped]--> (no block)
+//
+// kFilling  one sequence writes it; nobody else can see it.
+// kHot      sealed: on the device, complete and immutable, found by its tokens. A full block comes
+//           from Seal; a parked tail, which has fewer tokens than a block, from Park.
+//
+// A further tier adds states between kHot and (no block), with edges out (demote) and back
+// (reload); what is held stays kHot, so users of Holds do not see them.
+//
+// (1) A block owns a device slot in kFilling and in kHot.
+// (2) A sealed block's bytes never change, so any copy of it is as good as any other.
+// (3) A kFilling block is held; a held block is never evicted. Parked tails are never held.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "kernels/device.h"
+#include "offload/block_key.h"
+
+namespace cairn {
+
+// Where a copy of a block lies.
+enum class Tier : uint8_t { kNone, kDevice };
+
+enum class BlockState : uint8_t { kFilling, kHot };
+
+inline constexpr uint32_t kPriorityMax = 100;  // 0 goes first, 100 stays longest
+inline constexpr uint32_t kPriorityDefault = 50;
+
+}  // namespace cairn

@@ -1,0 +1,38 @@
+// The name of a block's content: a digest chained over everything that its bytes depend on. The
+// chain starts at a root (which weights, which layout and arithmetic, which tenant) and every block
+// adds its token ids, so equal keys mean equal token ids from position 0 on.
+//
+// A digest can collide, by chance or by malice. Keys therefore only find; BlockStore compares the
+// token ids of the block, and of every block before it, before it serves one.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "base/digest.h"
+
+namespace cairn {
+
+struct BlockKey {
+  Digest digest;
+  friend constexpr auto operator<=>(const BlockKey&, const BlockKey&) = default;
+};
+
+// The parent of a sequence's first block. `fingerprint` covers the weights, `layout_id` is
+// KvLayout::Id(), `salt` keeps tenants apart ("" if there is one tenant).
+BlockKey RootKey(const Digest& fingerprint, std::string_view layout_id, std::string_view salt);
+
+// The key of the block that holds `tokens` and follows the block `parent`.
+BlockKey ChildKey(const BlockKey& parent, std::span<const uint32_t> tokens);
+
+}  // namespace cairn
+
+template <>
+struct std::hash<cairn::BlockKey> {
+  size_t operator()(const cairn::BlockKey& key) const {
+    return std::hash<cairn::Digest>()(key.digest);
+  }
+};
