@@ -28,7 +28,7 @@
 namespace cairn {
 
 // Where a copy of a block lies.
-enum class Tier : uint8_t { kNone, kDevice };
+enum class Tier : uint8_t { kAbsent, kNone = kAbsent, kDevice, kHost, kDisk, kRemote };
 
 enum class BlockState : uint8_t { kFilling, kHot };
 

@@ -1,0 +1,113 @@
+// The engine: sessions, continuous batching and decoding behind one bounded queue.
+//
+// One engine thread owns sequences, sessions, schedule and block states (EngineCore). Every method
+// here may be called from any thread: it tokenizes on the caller's thread, queues a command and
+// returns; the answer comes through a Reply or a TokenSink. When the queue is full the answer is
+// kResourceExhausted with a time to retry, when the engine is draining kUnavailable.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/bounded_queue.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "engine/api.h"
+#include "engine/engine_config.h"
+
+namespace cairn {
+
+class BlockStore;
+class EngineCore;
+class Model;
+class Tokenizer;
+class TraceWriter;
+
+// What an engine is made of. `chat_template` may fail to exist: its Status is the answer to chat
+// content and to nothing else.
+struct EngineParts {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<BlockStore> blocks;
+  std::unique_ptr<Tokenizer> tokenizer;
+  Result<std::unique_ptr<ChatTemplate>> chat_template;
+  ModelInfo model_info;
+  std::unique_ptr<TraceWriter> trace;  // null: no trace
+};
+
+// Names one stream for Cancel and Resume; minted by the engine, never reused.
+using StreamId = SequenceId;
+
+class Engine {
+ public:
+  // Starts the engine thread. `config` has been validated.
+  Engine(EngineParts parts, const EngineConfig& config, const Clock& clock);
+  ~Engine();  // cancels what runs, stops the thread
+
+  const ModelInfo& model_info() const { return model_info_; }
+
+  // Sessions (proto/cairn/v1/session_service.proto has the semantics).
+  void CreateSession(CreateSessionRequest request, Reply<SessionInfo> reply);
+  void GetSession(std::string id, Reply<SessionInfo> reply);
+  void ListSessions(ListSessionsRequest request, Reply<SessionPage> reply);
+  void UpdateSession(UpdateSessionRequest request, Reply<SessionInfo> reply);
+  void DeleteSession(std::string id, Reply<Done> reply);
+  void ForkSession(ForkSessionRequest request, Reply<SessionInfo> reply);
+  void TruncateSession(std::string id, int64_t token_count, Reply<SessionInfo> reply);
+  void AppendContent(AppendRequest request, Reply<AppendResult> reply);
+  // At most `token_count` tokens (0: all) from `start_position`, in one answer.
+  void ReadTokens(std::string id, int64_t start_position, int64_t token_count,
+                  Reply<TokenRange> reply);
+  // `tier`: how far down (kHost, kDisk or kAbsent).
+  void SuspendSession(std::string id, Tier tier, Reply<SessionInfo> reply);
+  void PrefetchSession(std::string id, Reply<SessionInfo> reply);
+
+  // Streams. The sink hears of every outcome, refusal included; it is kept until OnEnd.
+  StreamId Decode(DecodeRequest request, std::shared_ptr<TokenSink> sink);
+  StreamId Generate(GenerateRequest request, std::shared_ptr<TokenSink> sink);
+  // Ends a stream within one step with `why` (kCancelled, kDeadlineExceeded); no-op when it is
+  // over.
+  void CancelStream(StreamId stream, Status why);
+  // The sink has room again.
+  void ResumeStream(StreamId stream);
+
+  // On the caller's thread, without the engine.
+  Result<std::vector<uint32_t>> Tokenize(const Content& content) const;
+  Result<std::string> Detokenize(const std::vector<uint32_t>& ids) const;
+
+  void LookupPrefix(Content content, std::string cache_salt, Reply<Residency> reply);
+  void GetStats(Reply<EngineStats> reply);
+  void ClearCache(std::optional<Tier> tier, Reply<Done> reply);
+
+  // Refuses new work from now on (kUnavailable); running streams go on. Calls `drained` once none
+  // is left.
+  void Drain(std::function<void()> drained);
+  // False once the watchdog has seen work without progress for longer than the configured time.
+  bool Healthy() const;
+
+ private:
+  using Command = std::function<void(EngineCore&)>;
+  // Queues `command`; false when the engine does not take it (see Refusal).
+  bool Post(Command command);
+  Status Refusal() const;
+  template <class T, class F>
+  void Ask(Reply<T> reply, F&& command);
+  void Run();
+  void Watch();
+
+  const EngineConfig config_;
+  const Clock& clock_;
+  const ModelInfo model_info_;
+  std::unique_ptr<EngineCore> core_;  // engine thread only, except for its const tokenizer
+  BoundedQueue<Command> commands_;
+  std::atomic<uint64_t> next_stream_{0};
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> healthy_{true};
+  std::thread thread_;
+  std::thread watchdog_;
+};
+
+}  // namespace cairn
