@@ -1,0 +1,70 @@
+// Stands between sampled tokens and the stream: says which tokens may be shown, and their text.
+//
+// A stop string is matched in the bytes of the tokens, so it may begin and end inside a token or a
+// character. A token is released only when none of its bytes can belong to a stop string that may
+// still match: the longest end of the bytes so far that begins a stop string is held back, with
+// the tokens that reach into it. When a stop string matches at byte s (of several the one that
+// begins first, then the one listed first among those that match), the tokens that end at or
+// before s are released; of a token that reaches over s the bytes before s become text, but the
+// token is not released: it is not part of the session.
+//
+// Text comes in whole UTF-8 characters, in the detokenizer's rendering: the deltas concatenate to
+// the rendering of all visible bytes. It covers released tokens only (and the piece before s), so
+// text is never ahead of the tokens.
+//
+// Matching starts with the first token pushed: a released token cannot be part of a match, so a
+// stream that is resumed after any released token finds the same matches as an uninterrupted one
+// (unless Finish released what was held back, because the stream had come to its length).
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/api.h"
+#include "engine/detokenizer.h"
+#include "engine/tokenizer.h"
+
+namespace cairn {
+
+struct Released {
+  std::vector<uint32_t> token_ids;
+  std::string text;
+  std::vector<TokenLogprob> logprobs;      // of those of token_ids that came with one
+  std::optional<std::string> stop_string;  // set: this one has matched; the output has ended
+};
+
+class OutputAssembler {
+ public:
+  // `tokenizer` outlives the assembler. `stop`: none of them empty.
+  OutputAssembler(const Tokenizer& tokenizer, std::vector<std::string> stop);
+
+  // The tokens before the stream (their end suffices), whose last character the first tokens of
+  // the stream may complete. Before the first Push.
+  void Prime(std::span<const uint32_t> previous);
+
+  // The next sampled token, end tokens included if they are to be part of the output. Not after a
+  // match or Finish.
+  Released Push(uint32_t id, std::optional<TokenLogprob> logprob);
+
+  // The stream ends here without a match: releases what is held back and renders the bytes of an
+  // incomplete character.
+  Released Finish();
+
+  // Tokens pushed and not released.
+  size_t held_count() const { return held_.size(); }
+
+ private:
+  struct HeldToken {
+    uint32_t id;
+    size_t byte_count;
+    std::optional<TokenLogprob> logprob;
+  };
+};
+
+}  // namespace cairn
