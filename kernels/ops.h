@@ -85,14 +85,13 @@ struct EmbedArgs {
   uint32_t row_count;
 };
 
-// x[i] += delta[i] (unless delta is null), then out = x * gain / rms(x), for source row
-// i = row_index ? row_index[r] : r. RMSNorm: Zhang and Sennrich, 2019.
+// x += delta (unless delta is null), then out = x * gain / rms(x), row by row, where
+// rms(x) = sqrt(mean(x^2) + epsilon). RMSNorm: Zhang and Sennrich, 2019.
 struct RmsNormArgs {
-  float* x;                   // [*, width]; changed only by delta
-  const float* delta;         // [*, width] or null
-  const float* gain;          // [width]
-  float* out;                 // [row_count, width], row r from source row i
-  const uint32_t* row_index;  // [row_count] distinct source rows, or null for all in order
+  float* x;            // [row_count, width]; changed only by delta
+  const float* delta;  // [row_count, width] or null
+  const float* gain;   // [width]
+  float* out;          // [row_count, width]; may be delta
   uint32_t row_count;
   uint32_t width;
   float epsilon;
