@@ -68,7 +68,6 @@ class Checkpoint {
   const std::vector<LayerWeights>& layers() const { return layers_; }
 
  private:
-  friend class CheckpointLoader;  // fills the fields below, in checkpoint.cc
   Checkpoint() = default;
 
   std::unique_ptr<GgufFile> file_;
