@@ -32,6 +32,26 @@ enum class Tier : uint8_t { kAbsent, kNone = kAbsent, kDevice, kHost, kDisk, kRe
 
 enum class BlockState : uint8_t { kFilling, kHot };
 
+// What BlockStore knows of a block.
+struct BlockMeta {
+  BlockState state = BlockState::kFilling;
+  SlotId slot;
+  EventRef ready;  // the copy that began the block; null when there was none
+  uint32_t hold_count = 0;
+
+  // Of sealed blocks.
+  BlockKey key;  // of full ones
+  BlockKey parent;
+  std::vector<uint32_t> tail_tokens;  // of parked ones; what full ones hold is in the PrefixIndex
+  uint32_t first_position = 0;
+  uint32_t token_count = 0;
+  uint32_t priority = 0;
+  uint32_t reuse_count = 0;  // times it was found again
+  uint64_t seal_order = 0;
+  Clock::Monotonic last_use;  // when its last Hold ended, or it was copied from
+  uint64_t use_order = 0;     // unique; grows from use to use
+};
+
 inline constexpr uint32_t kPriorityMax = 100;  // 0 goes first, 100 stays longest
 inline constexpr uint32_t kPriorityDefault = 50;
 

@@ -16,6 +16,8 @@
 
 namespace cairn {
 
+inline constexpr uint32_t kBlockTokensMax = 64;  // tokens of the largest block
+
 struct BlockKey {
   Digest digest;
   friend constexpr auto operator<=>(const BlockKey&, const BlockKey&) = default;
@@ -25,7 +27,7 @@ struct BlockKey {
 // KvLayout::Id(), `salt` keeps tenants apart ("" if there is one tenant).
 BlockKey RootKey(const Digest& fingerprint, std::string_view layout_id, std::string_view salt);
 
-// The key of the block that holds `tokens` and follows the block `parent`.
+// The key of the block that holds `tokens`, at most kBlockTokensMax, and follows `parent`.
 BlockKey ChildKey(const BlockKey& parent, std::span<const uint32_t> tokens);
 
 }  // namespace cairn

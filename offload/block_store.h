@@ -41,6 +41,8 @@
 #include "kernels/kv_layout.h"
 #include "offload/block.h"
 #include "offload/block_key.h"
+#include "offload/prefix_index.h"
+#include "offload/slot_pool.h"
 
 namespace cairn {
 
@@ -68,11 +70,11 @@ struct BlockStoreStats {
   uint64_t hits = 0;             // blocks that Match found
   uint64_t misses = 0;           // full blocks that it looked for in vain
   uint64_t prefix_copies = 0;    // blocks that CopyPrefix began with another's bytes
-  uint64_t seals = 0;            // blocks that became findable
+  uint64_t seals = 0;            // blocks that became hot
   uint64_t duplicate_seals = 0;  // sealed while an equal block was there: one of the two freed
   uint64_t collisions = 0;       // sealed while the key was taken by other tokens: not findable
   uint64_t evictions = 0;        // dropped because slots were needed
-  uint64_t drops = 0;            // dropped on request, or because a longer tail or block covers it
+  uint64_t drops = 0;            // dropped on request, or as a tail that a longer block covers
 };
 
 class BlockStore;
@@ -112,7 +114,7 @@ struct PartialBlock {
 
 class BlockStore {
  public:
-  using ChildKeyFunction = BlockKey (*)(const BlockKey&, std::span<const uint32_t>);
+  using ChildKeyFunction = PrefixIndex::ChildKeyFunction;
 
   // Takes the pool's memory at once. `device` and `clock` outlive the store. kInvalidArgument from
   // Validate; kResourceExhausted when the device has not so much memory. `child_key` is there for
@@ -163,7 +165,7 @@ class BlockStore {
   uint32_t Clear();
 
   BlockStoreStats stats() const;
-  const KvLayout& layout() const;
+  const KvLayout& layout() const { return layout_; }
 
   // Conservation laws; a violation is a CHECK failure. O(blocks).
   void CheckInvariants() const;
@@ -172,9 +174,50 @@ class BlockStore {
 
  private:
   friend class Hold;
-  struct State;
-  explicit BlockStore(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  struct Victim {
+    BlockId block;
+    uint64_t use_order;  // it is still the victim only while this is its last use
+  };
+  struct Common {
+    BlockId block;
+    uint32_t token_count = 0;  // that block and tokens have in common
+  };
+  BlockStore(const OffloadConfig& config, const KvLayout& layout, const Clock& clock,
+             std::unique_ptr<Buffer> buffer, ChildKeyFunction child_key);
+
+  BlockMeta& At(BlockId id);
+  const BlockMeta& At(BlockId id) const;
+  uint32_t evictable_count() const { return hot_count_ - held_hot_count_; }
+  bool IsEvictable(BlockId id) const;
+  std::span<const uint32_t> TokensOf(const BlockMeta& meta) const;
+
+  Hold NewFilling();
+  Hold Acquire(BlockId id);
+  void EndHold(BlockId id);
+  void MakeRoom(uint32_t need);
+  void RankVictims(uint32_t need);
+  void Evict(BlockId id);
+  void Drop(BlockId id);
+  void Free(BlockId id);
+  void BecomeHot(BlockMeta& meta, const BlockKey& parent, uint32_t token_count, uint32_t priority);
+  Common LongestCommon(const BlockKey& parent, std::span<const uint32_t> tokens) const;
+  void DropCoveredTails(const BlockKey& parent, std::span<const uint32_t> tokens);
+  void VerifyDuplicate(const BlockMeta& one, const BlockMeta& other) const;
+
+  const OffloadConfig config_;
+  const KvLayout layout_;
+  const Clock& clock_;
+  SlotPool pool_;
+  PrefixIndex index_;
+  std::vector<std::optional<BlockMeta>> blocks_;  // by BlockId; as many as there are slots
+  std::vector<BlockId> free_ids_;
+  std::vector<Victim> victims_;  // ranked, the next one last
+  uint32_t hot_count_ = 0;
+  uint32_t held_hot_count_ = 0;
+  uint32_t parked_count_ = 0;
+  uint64_t use_order_ = 0;
+  uint64_t seal_order_ = 0;
+  BlockStoreStats counts_;  // the counters; stats() adds the gauges
 };
 
 }  // namespace cairn

@@ -1,0 +1,86 @@
+// PrefixIndex finds sealed blocks by the tokens that lead up to them. It is a tree: an entry stands
+// for a prefix of whole blocks, knows the tokens of its last block and its parent entry, and may
+// have a block or be a hole. An entry stays as long as a block lies on it or below it, so that a
+// walk from the root compares every token, across holes too; it goes with the last of them.
+//
+// Keys are digests and may collide. A walk ends where an entry with the right key has other tokens,
+// and Intern gives a prefix whose key is taken a private one, which no walk finds.
+//
+// Memory: about 300 bytes an entry, at most (depth of the deepest chain) entries a block.
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "offload/block_key.h"
+
+namespace cairn {
+
+class PrefixIndex {
+ public:
+  using ChildKeyFunction = BlockKey (*)(const BlockKey&, std::span<const uint32_t>);
+  // The sealed blocks that follow one prefix, full or parked, by order of sealing, latest first.
+  using Followers = std::map<uint64_t, BlockId, std::greater<>>;
+
+  struct Entry {
+    BlockKey key;
+    BlockKey parent;                 // not used by a root
+    std::vector<uint32_t> tokens;    // of the prefix's last block; none for a root
+    uint32_t depth = 0;              // blocks in the prefix; 0 for a root
+    uint32_t child_entry_count = 0;  // entries whose parent this is
+    BlockId block;                   // the prefix's last block, or none: a hole
+    Followers followers;
+  };
+
+  PrefixIndex(uint32_t block_tokens, ChildKeyFunction child_key)
+      : block_tokens_(block_tokens), child_key_(child_key) {}
+
+  // The entries along `tokens`, from depth 1 on, as far as there are any. Valid until a change.
+  std::vector<const Entry*> Walk(const BlockKey& root, std::span<const uint32_t> tokens) const;
+
+  // The entry under a key that a caller was given; null if there is none.
+  const Entry* Find(const BlockKey& key) const;
+
+  // Puts a full block on the prefix `parent` + `tokens`, or finds the one that is there already.
+  // An unknown parent is a root. `order` is unique and grows.
+  struct Placed {
+    const Entry* entry;
+    bool is_new;        // the given block was put there
+    bool is_collision;  // under a private key
+  };
+  Placed Place(const BlockKey& parent, std::span<const uint32_t> tokens, BlockId block,
+               uint64_t order);
+  void Remove(const BlockKey& key, uint64_t order);
+
+  // A parked tail follows `parent`, and is no prefix of whole blocks itself.
+  void PlaceTail(const BlockKey& parent, BlockId block, uint64_t order);
+  void RemoveTail(const BlockKey& parent, uint64_t order);
+
+  size_t entry_count() const { return entries_.size(); }
+
+  // Every entry is needed, linked both ways and counted right; a violation is a CHECK failure.
+  // Returns what lies in the index, for its owner to compare.
+  struct Totals {
+    size_t full_count = 0;      // blocks on entries
+    size_t follower_count = 0;  // full and parked blocks
+  };
+  Totals CheckInvariants() const;
+
+ private:
+  Entry& Ensure(const BlockKey& key);
+  Entry& At(const BlockKey& key);
+  void Prune(BlockKey key);
+
+  const uint32_t block_tokens_;
+  const ChildKeyFunction child_key_;
+  std::unordered_map<BlockKey, Entry> entries_;
+  uint64_t private_key_count_ = 0;
+};
+
+}  // namespace cairn
