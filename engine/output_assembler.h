@@ -24,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/api.h"
@@ -60,11 +61,45 @@ class OutputAssembler {
   size_t held_count() const { return held_.size(); }
 
  private:
+  // Follows one stop string through the bytes: `matched` is the length of the longest end of them
+  // that begins it (Knuth, Morris, Pratt: Fast Pattern Matching in Strings, 1977).
+  class StopMatcher {
+   public:
+    explicit StopMatcher(std::string stop);
+    // True when the stop string is complete with `byte`.
+    bool Push(char byte);
+    size_t matched() const { return matched_; }
+    const std::string& stop() const { return stop_; }
+
+   private:
+    std::string stop_;
+    std::vector<uint16_t> fallback_;  // [n]: the longest proper end of the first n that begins it
+    size_t matched_ = 0;
+  };
+
   struct HeldToken {
     uint32_t id;
-    size_t byte_count;
+    uint64_t end;  // of its bytes in the stream
     std::optional<TokenLogprob> logprob;
   };
+
+  struct Match {
+    uint64_t start;
+    const std::string* stop;
+  };
+
+  // Takes the bytes of a token; the best match that it completes, if any.
+  std::optional<Match> MatchStops(std::string_view bytes);
+  // Moves the held tokens that end at or before `limit` to `released`.
+  void ReleaseUntil(uint64_t limit, Released& released);
+
+  const Tokenizer& tokenizer_;
+  Detokenizer detokenizer_;
+  std::vector<StopMatcher> matchers_;
+  std::deque<HeldToken> held_;
+  uint64_t pushed_bytes_ = 0;    // of all tokens
+  uint64_t released_bytes_ = 0;  // of those released
+  bool finished_ = false;
 };
 
 }  // namespace cairn

@@ -12,7 +12,7 @@
 // scratch memory.
 //
 // A NaN counts as -inf and +inf as the largest float, so a token whose logit is NaN or -inf is
-// never chosen. A row without any other logit is kInternal: the model has failed on this row.
+// never chosen. A row without any other logit is kInternal: the model has failed on it.
 //
 // Log-probabilities are of the row as it came (temperature 1, nothing cut, no penalty, no bias).
 //
@@ -64,29 +64,35 @@ class Sampler {
 
  private:
   struct Candidate {
-    float value;  // a logit, or exp of one relative to the row's highest
+    float logit;
+    float weight;  // exp((logit - highest logit) / temperature)
     uint32_t id;
-    bool RanksBefore(const Candidate& other) const {
-      return value > other.value || (value == other.value && id < other.id);
-    }
   };
+  static bool RanksBefore(const Candidate& a, const Candidate& b) {
+    return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+  }
 
-  // `logits` after bias and penalties; in `adjusted_` unless nothing changes them.
+  // The logits after bias and penalties: the row itself when nothing changes them.
   std::span<const float> Adjust(std::span<const float> logits, const SamplingParams& params,
                                 const TokenCounts* counts);
   uint32_t Draw(std::span<const float> logits, float highest, const SamplingParams& params,
                 double uniform);
   uint32_t DrawFromAll(double uniform) const;
   uint32_t DrawFromKept(double uniform);
-  // Fills `kept_` with the `count` highest of `values`, in order of rank.
-  void SelectHighest(std::span<const float> values, size_t count);
-  // Reduces weights to the smallest set of highest rank that has `top_p` of `total`.
-  void KeepNucleus(double total, float top_p);
-  TokenLogprob Logprob(std::span<const float> logits, uint32_t id, uint32_t top_count);
+  // Makes `kept_` the `count` highest logits, in order of rank, without weights.
+  void SelectHighest(std::span<const float> logits, size_t count);
+  // Makes `kept_` the tokens that weigh at least `weight_min` (above 0), in order of id.
+  void SelectHeavy(std::span<const float> logits, float weight_min);
+  // Reduces `kept_` to the fewest of highest rank that weigh at least `mass_min` together.
+  void KeepNucleus(double mass_min);
+  TokenLogprob Logprob(std::span<const float> logits, float highest, uint32_t id,
+                       uint32_t top_count);
 
-  std::vector<float> adjusted_;
-  std::vector<float> weights_;         // exp((logit - highest) / temperature), by id
-  std::vector<double> block_totals_;  // sums of weights_, one a block of ids
+  // Scratch.
+  std::vector<float> finite_;    // the row, if it had to be made finite
+  std::vector<float> adjusted_;  // the row after bias and penalties
+  std::vector<float> weights_;   // by id, zeros up to a whole block
+  std::vector<double> block_totals_;
   std::vector<Candidate> kept_;
 };
 

@@ -22,8 +22,7 @@ Status ValidateCacheSalt(std::string_view salt);
 Status ValidatePriority(int32_t priority, const std::string& field);
 
 // Every setting, with names under "session.". `now`: an expire_time must lie after it.
-Status ValidateSettings(const SessionSettings& settings, uint32_t vocabulary_size,
-                        Clock::Wall now);
+Status ValidateSettings(const SessionSettings& settings, uint32_t vocabulary_size, Clock::Wall now);
 // The same for what a patch sets.
 Status ValidatePatch(const SessionPatch& patch, uint32_t vocabulary_size, Clock::Wall now);
 

@@ -52,6 +52,7 @@ struct Session {
   std::string cache_salt;
 
   int64_t token_count() const { return static_cast<int64_t>(tokens.size()); }
+  std::optional<Clock::Wall> expire_time() const;  // none: never
   std::string etag() const;
 };
 
@@ -105,9 +106,10 @@ class SessionTable {
   Result<std::string> ClaimId(const std::string& wanted);
   Status CheckTokensFit(uint64_t count) const;
   const Session* Insert(Session session);
-  void Erase(std::map<std::string, Session>::iterator position);
-  // Marks a use at `now` after settings may have changed, keeping (4).
-  void MarkUsed(Session& session, Clock::Wall now);
+  void Erase(const Session& session);
+  void ForgetExpiry(const Session& session);
+  // The session is used now, and `patch` is applied; the moment. Keeps (4).
+  Clock::Wall MarkUsed(Session& session, const SessionPatch& patch = {});
 
   const EngineConfig& config_;
   const uint32_t vocabulary_size_;
