@@ -46,7 +46,7 @@ struct BlockMeta {
   uint32_t first_position = 0;
   uint32_t token_count = 0;
   uint32_t priority = 0;
-  uint32_t reuse_count = 0;  // times it was found again
+  bool reused = false;  // it was found again
   uint64_t seal_order = 0;
   Clock::Monotonic last_use;  // when its last Hold ended, or it was copied from
   uint64_t use_order = 0;     // unique; grows from use to use

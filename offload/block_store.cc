@@ -108,7 +108,7 @@ std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32
     hold = Acquire(entry->block);
     BlockMeta& meta = At(entry->block);
     meta.priority = priority;
-    ++meta.reuse_count;
+    meta.reused = true;
     ++found_count;
   }
   while (!holds.empty() && !holds.back()) holds.pop_back();
@@ -118,7 +118,7 @@ std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32
 }
 
 std::vector<Tier> BlockStore::Locate(const BlockKey& root, std::span<const uint32_t> tokens) const {
-  std::vector<Tier> tiers(tokens.size() / layout_.block_tokens, Tier::kNone);
+  std::vector<Tier> tiers(tokens.size() / layout_.block_tokens, Tier::kAbsent);
   const std::vector<const PrefixIndex::Entry*> path = index_.Walk(root, tokens);
   for (size_t i = 0; i < path.size(); ++i) {
     if (path[i]->block.valid()) tiers[i] = Tier::kDevice;
@@ -138,7 +138,7 @@ std::optional<PartialBlock> BlockStore::CopyPrefix(const BlockKey& parent,
   stream.Wait(kept.ready());
   stream.Copy(copy.writable_address(), kept.address(), layout_.block_bytes());
   At(copy.id()).ready = stream.Record();
-  ++At(source.block).reuse_count;
+  At(source.block).reused = true;
   ++counts_.prefix_copies;
   return PartialBlock{std::move(copy), source.token_count};
 }
@@ -171,7 +171,7 @@ Hold BlockStore::Seal(Hold filling, const BlockKey& parent, std::span<const uint
     Hold equal = Acquire(placed.entry->block);
     BlockMeta& equal_meta = At(equal.id());
     equal_meta.priority = std::max(equal_meta.priority, priority);
-    ++equal_meta.reuse_count;
+    equal_meta.reused = true;
     ++counts_.duplicate_seals;
     if (config_.verify_duplicates) VerifyDuplicate(meta, equal_meta);
     filling.Release();
@@ -292,8 +292,8 @@ void BlockStore::RankVictims(uint32_t need) {
   for (uint32_t i = 0; i < blocks_.size(); ++i) {
     if (!blocks_[i] || !IsEvictable(BlockId(i))) continue;
     const BlockMeta& meta = *blocks_[i];
-    view.push_back({BlockId(i), meta.first_position, meta.token_count, meta.priority,
-                    meta.reuse_count, now - meta.last_use, meta.use_order});
+    view.push_back({BlockId(i), meta.first_position, meta.token_count, meta.priority, meta.reused,
+                    now - meta.last_use, meta.use_order});
   }
   const uint32_t count = std::max(need, pool_.capacity() / kRankedShare);
   for (const BlockId id : PickVictims(view, count)) victims_.push_back({id, At(id).use_order});

@@ -11,7 +11,7 @@ namespace cairn {
 double Worth(const EvictionCandidate& candidate) {
   const double cost = candidate.token_count * (1 + candidate.first_position / kCostDoublingTokens);
   const double wish = std::exp2((static_cast<double>(candidate.priority) - kPriorityDefault) / 10);
-  const double reuse = 1 + kReuseWeight * std::min(candidate.reuse_count, kReuseMax);
+  const double reuse = candidate.reused ? kReusedFactor : 1;
   const std::chrono::duration<double> idle =
       std::max<std::chrono::nanoseconds>(candidate.idle, kIdleMin);
   return cost * wish * reuse / idle.count();

@@ -1,0 +1,265 @@
+// The choice of victims, as the pure function that it is: single comparisons, the laws of the list,
+// and traces that a cache under this policy is driven with.
+#include "offload/eviction.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <unordered_map>
+#include <vector>
+
+#include "base/rng.h"
+
+namespace cairn {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+EvictionCandidate Typical() {
+  return {.block = BlockId(0),
+          .first_position = 1024,
+          .token_count = 16,
+          .priority = 50,
+          .idle = seconds(60),
+          .use_order = 1};
+}
+
+TEST(Worth, GrowsWithWhatItCostsToBringBack) {
+  EvictionCandidate later = Typical(), shorter = Typical();
+  later.first_position += 16;
+  shorter.token_count = 3;
+  EXPECT_GT(Worth(later), Worth(Typical()));
+  EXPECT_LT(Worth(shorter), Worth(Typical()));
+}
+
+TEST(Worth, FallsWithIdleTime) {
+  EvictionCandidate idle = Typical();
+  idle.idle *= 2;
+  EXPECT_DOUBLE_EQ(Worth(idle), Worth(Typical()) / 2);
+}
+
+TEST(Worth, TenPointsOfPriorityDoubleIt) {
+  EvictionCandidate urgent = Typical();
+  urgent.priority = 60;
+  EXPECT_DOUBLE_EQ(Worth(urgent), 2 * Worth(Typical()));
+  urgent.priority = 0;
+  EXPECT_DOUBLE_EQ(Worth(urgent), Worth(Typical()) / 32);
+}
+
+TEST(Worth, ReuseCounts) {
+  EvictionCandidate reused = Typical();
+  reused.reused = true;
+  EXPECT_DOUBLE_EQ(Worth(reused), kReusedFactor * Worth(Typical()));
+}
+
+TEST(Worth, IsFiniteForABlockJustUsed) {
+  EvictionCandidate fresh = Typical();
+  fresh.idle = nanoseconds(0);
+  EXPECT_DOUBLE_EQ(Worth(fresh), Worth(Typical()) * (seconds(60) / kIdleMin));
+}
+
+std::vector<EvictionCandidate> RandomView(Rng& rng, uint32_t count) {
+  std::vector<EvictionCandidate> view;
+  for (uint32_t i = 0; i < count; ++i) {
+    view.push_back({.block = BlockId(i),
+                    .first_position = static_cast<uint32_t>(rng.Below(500) * 16),
+                    .token_count = static_cast<uint32_t>(rng.Chance(0.9) ? 16 : 1 + rng.Below(15)),
+                    .priority = static_cast<uint32_t>(rng.Below(11) * 10),
+                    .reused = rng.Chance(0.5),
+                    .idle = milliseconds(rng.Below(100000)),
+                    .use_order = i + 1});
+  }
+  return view;
+}
+
+TEST(PickVictims, TakesTheLeastWorthFirst) {
+  Rng rng(7);
+  for (int round = 0; round < 200; ++round) {
+    const auto view = RandomView(rng, static_cast<uint32_t>(rng.Below(80)));
+    const auto need = static_cast<uint32_t>(rng.Below(100));
+    const std::vector<BlockId> victims = PickVictims(view, need);
+    ASSERT_EQ(victims.size(), std::min<size_t>(need, view.size()));
+    std::vector<bool> taken(view.size(), false);
+    double worst = 0;
+    for (const BlockId victim : victims) {
+      ASSERT_FALSE(taken[victim.value()]);
+      taken[victim.value()] = true;
+      ASSERT_GE(Worth(view[victim.value()]), worst);
+      worst = Worth(view[victim.value()]);
+    }
+    for (size_t i = 0; i < view.size(); ++i) {
+      ASSERT_TRUE(taken[i] || victims.empty() || Worth(view[i]) >= worst);
+    }
+  }
+}
+
+TEST(PickVictims, DoesNotDependOnTheOrderOfTheView) {
+  Rng rng(8);
+  for (int round = 0; round < 100; ++round) {
+    auto view = RandomView(rng, 60);
+    for (EvictionCandidate& candidate : view) candidate.idle = seconds(1 + rng.Below(2));
+    const std::vector<BlockId> victims = PickVictims(view, 20);
+    for (size_t i = view.size(); i > 1; --i) std::swap(view[i - 1], view[rng.Below(i)]);
+    ASSERT_EQ(PickVictims(view, 20), victims);
+  }
+}
+
+TEST(PickVictims, ShorterListsBeginLongerOnes) {
+  Rng rng(9);
+  const auto view = RandomView(rng, 300);
+  const std::vector<BlockId> all = PickVictims(view, 300);
+  for (uint32_t need = 0; need <= 300; ++need) {
+    const std::vector<BlockId> some = PickVictims(view, need);
+    ASSERT_TRUE(std::equal(some.begin(), some.end(), all.begin()));
+  }
+}
+
+TEST(PickVictims, AmongEqualsTheLeastRecentlyUsedGoes) {
+  std::vector<EvictionCandidate> view(3, Typical());
+  for (uint32_t i = 0; i < 3; ++i) view[i].block = BlockId(i), view[i].use_order = 10 - i;
+  EXPECT_EQ(PickVictims(view, 2), (std::vector{BlockId(2), BlockId(1)}));
+}
+
+TEST(PickVictims, AnIdleChainGoesFromItsBeginning) {
+  std::vector<EvictionCandidate> view;
+  for (uint32_t i = 0; i < 100; ++i) {
+    view.push_back(Typical());
+    view.back().block = BlockId(i);
+    view.back().first_position = i * 16;
+    view.back().use_order = i + 1;
+  }
+  const std::vector<BlockId> victims = PickVictims(view, 40);
+  for (uint32_t i = 0; i < 40; ++i) EXPECT_EQ(victims[i], BlockId(i));
+}
+
+// A cache of whole conversations' blocks under a policy; hit rates are in blocks.
+class CacheSim {
+ public:
+  enum class Policy { kWorth, kLru };
+  CacheSim(Policy policy, uint32_t capacity) : policy_(policy), capacity_(capacity) {}
+
+  // One turn of a session at time `now`: all its blocks are wanted, the missing ones are made.
+  // Returns how many were there.
+  uint32_t Turn(uint32_t session, uint32_t block_count, nanoseconds now) {
+    uint32_t hits = 0;
+    for (uint32_t i = 0; i < block_count; ++i) {
+      const uint32_t name = session * 1000 + i;
+      auto [it, is_new] = blocks_.try_emplace(name);
+      EvictionCandidate& block = it->second;
+      if (is_new) {
+        block = {.block = BlockId(name), .first_position = i * 16, .token_count = 16};
+        block.priority = 50;
+      } else {
+        ++hits;
+        block.reused = true;
+      }
+      block.use_order = ++order_;
+      last_use_[name] = now;
+    }
+    while (blocks_.size() > capacity_) Shrink(now);
+    return hits;
+  }
+
+  uint32_t Resident(uint32_t session, uint32_t block_count) const {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < block_count; ++i) count += blocks_.count(session * 1000 + i);
+    return count;
+  }
+
+ private:
+  void Shrink(nanoseconds now) {
+    std::vector<EvictionCandidate> view;
+    for (const auto& [name, block] : blocks_) {
+      view.push_back(block);
+      view.back().idle = now - last_use_[name];
+      if (policy_ == Policy::kLru) {  // worth falls with idle time alone, ties with use order
+        view.back().first_position = 0;
+        view.back().reused = false;
+      }
+    }
+    const auto excess = static_cast<uint32_t>(blocks_.size() - capacity_);
+    for (const BlockId victim : PickVictims(view, excess)) blocks_.erase(victim.value());
+  }
+
+  const Policy policy_;
+  const uint32_t capacity_;
+  std::unordered_map<uint32_t, EvictionCandidate> blocks_;
+  std::unordered_map<uint32_t, nanoseconds> last_use_;
+  uint64_t order_ = 0;
+};
+
+// Eight sessions of 50 blocks talk in turns in a pool of 600; then 60 documents of 50 blocks, five
+// times the pool, are read once each while the sessions pause.
+uint32_t HotBlocksAfterScan(CacheSim::Policy policy) {
+  CacheSim cache(policy, 600);
+  nanoseconds now = seconds(1);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (uint32_t session = 0; session < 8; ++session) cache.Turn(session, 50, now += seconds(1));
+  }
+  for (uint32_t document = 100; document < 160; ++document)
+    cache.Turn(document, 50, now += seconds(1));
+  uint32_t resident = 0;
+  for (uint32_t session = 0; session < 8; ++session) resident += cache.Resident(session, 50);
+  return resident;
+}
+
+TEST(EvictionTrace, OnePassOverColdChainsDoesNotFlushTheHotSet) {
+  EXPECT_EQ(HotBlocksAfterScan(CacheSim::Policy::kWorth), 400u);
+  EXPECT_EQ(HotBlocksAfterScan(CacheSim::Policy::kLru), 0u);  // the trace does tell policies apart
+}
+
+// What was hot and is over gives way to new sessions that come back, in bounded time.
+TEST(EvictionTrace, AFormerHotSetAgesOut) {
+  CacheSim cache(CacheSim::Policy::kWorth, 400);
+  nanoseconds now = seconds(1);
+  for (int turn = 0; turn < 10; ++turn) {
+    for (uint32_t session = 0; session < 7; ++session) cache.Turn(session, 50, now += seconds(1));
+  }
+  uint32_t late_hits = 0;
+  for (int turn = 0; turn < 40; ++turn) {
+    for (uint32_t session = 20; session < 27; ++session) {
+      const uint32_t hits = cache.Turn(session, 50, now += seconds(1));
+      if (turn >= 30) late_hits += hits;
+    }
+  }
+  EXPECT_GE(late_hits, 10u * 7 * 50 * 95 / 100);
+  uint32_t stale = 0;
+  for (uint32_t session = 0; session < 7; ++session) stale += cache.Resident(session, 50);
+  EXPECT_LE(stale, 50u);
+}
+
+// Sessions that return mix with one-shot requests; the policy keeps more of what returns than LRU.
+double HitRate(CacheSim::Policy policy, uint64_t seed) {
+  CacheSim cache(policy, 1000);
+  Rng rng(seed);
+  nanoseconds now = seconds(1);
+  uint64_t hits = 0, wanted = 0;
+  uint32_t one_shot = 100;
+  for (int turn = 0; turn < 1500; ++turn) {
+    now += milliseconds(100 + rng.Below(2000));
+    if (rng.Chance(0.6)) {
+      cache.Turn(one_shot++, 20 + static_cast<uint32_t>(rng.Below(40)), now);
+    } else {
+      const auto session = static_cast<uint32_t>(rng.Below(20));
+      hits += cache.Turn(session, 40 + session, now);
+      wanted += 40 + session;
+    }
+  }
+  return static_cast<double>(hits) / static_cast<double>(wanted);
+}
+
+TEST(EvictionTrace, BeatsLruWhenSessionsMixWithOneShots) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    const double worth = HitRate(CacheSim::Policy::kWorth, seed);
+    const double lru = HitRate(CacheSim::Policy::kLru, seed);
+    RecordProperty("worth_" + std::to_string(seed), std::to_string(worth));
+    RecordProperty("lru_" + std::to_string(seed), std::to_string(lru));
+    EXPECT_GT(worth, lru + 0.25) << "hit rates " << worth << " and " << lru;
+  }
+}
+
+}  // namespace
+}  // namespace cairn
