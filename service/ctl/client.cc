@@ -1,0 +1,149 @@
+#include "service/ctl/client.h"
+
+#include <google/protobuf/struct.pb.h>
+#include <google/protobuf/util/json_util.h>
+#include <google/protobuf/util/time_util.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "google/rpc/error_details.pb.h"
+#include "google/rpc/status.pb.h"
+
+namespace cairn {
+namespace {
+
+constexpr int kRefused = 1;
+constexpr int kWrongUsage = 2;
+constexpr int kNoAnswer = 3;
+constexpr int kInterrupted = 130;
+
+std::string CodeName(grpc::StatusCode code) {
+  static const char* const kNames[] = {
+      "OK",           "CANCELLED",     "UNKNOWN",           "INVALID_ARGUMENT",
+      "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",   "PERMISSION_DENIED",
+      "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
+      "UNIMPLEMENTED", "INTERNAL",     "UNAVAILABLE",       "DATA_LOSS",
+      "UNAUTHENTICATED"};
+  const auto index = static_cast<size_t>(code);
+  return index < std::size(kNames) ? kNames[index] : "CODE_" + std::to_string(index);
+}
+
+// The google.rpc details that the server attaches to an error.
+struct ErrorDetails {
+  google::rpc::BadRequest bad_request;
+  google::rpc::RetryInfo retry;
+  google::rpc::ErrorInfo info;
+};
+
+ErrorDetails DetailsOf(const grpc::Status& status) {
+  ErrorDetails details;
+  google::rpc::Status packed;
+  if (!packed.ParseFromString(status.error_details())) return details;
+  for (const google::protobuf::Any& any : packed.details()) {
+    any.UnpackTo(&details.bad_request) || any.UnpackTo(&details.retry) ||
+        any.UnpackTo(&details.info);
+  }
+  return details;
+}
+
+std::string ToJson(const google::protobuf::Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string json;
+  const auto status = google::protobuf::util::MessageToJsonString(message, &json, options);
+  return status.ok() ? json : "{}";
+}
+
+std::string ErrorJson(const grpc::Status& status) {
+  const ErrorDetails details = DetailsOf(status);
+  google::protobuf::Struct root;
+  auto& error = *(*root.mutable_fields())["error"].mutable_struct_value()->mutable_fields();
+  error["code"].set_string_value(CodeName(status.error_code()));
+  error["message"].set_string_value(status.error_message());
+  if (!details.info.reason().empty()) error["reason"].set_string_value(details.info.reason());
+  for (const auto& violation : details.bad_request.field_violations()) {
+    auto& entry = *error["field_violations"].mutable_list_value()->add_values();
+    auto& fields = *entry.mutable_struct_value()->mutable_fields();
+    fields["field"].set_string_value(violation.field());
+    fields["description"].set_string_value(violation.description());
+  }
+  if (details.retry.has_retry_delay()) {
+    error["retry_delay"].set_string_value(
+        google::protobuf::util::TimeUtil::ToString(details.retry.retry_delay()));
+  }
+  return ToJson(root);
+}
+
+}  // namespace
+
+Client& Client::Connected() {
+  if (channel_) return *this;
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetUserAgentPrefix("cairnctl");
+  channel_ = grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(),
+                                       arguments);
+  sessions_ = v1::SessionService::NewStub(channel_);
+  decoding_ = v1::DecodeService::NewStub(channel_);
+  cache_ = v1::CacheService::NewStub(channel_);
+  model_ = v1::ModelService::NewStub(channel_);
+  return *this;
+}
+
+void Client::Prepare(grpc::ClientContext& context) const {
+  if (options_.timeout_seconds > 0) {
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::milliseconds(
+                             static_cast<int64_t>(options_.timeout_seconds * 1000)));
+  }
+}
+
+void Client::PrintJson(const google::protobuf::Message& message) const {
+  PrintLine(ToJson(message));
+}
+
+void Client::PrintLine(const std::string& line) const {
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+void Client::Fail(const grpc::Status& status) {
+  const bool no_answer =
+      IsLostConnection(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  exit_code_ = status.error_code() == grpc::StatusCode::CANCELLED ? kInterrupted
+               : no_answer                                        ? kNoAnswer
+                                                                  : kRefused;
+  const std::string line =
+      options_.json ? ErrorJson(status) : "cairnctl: " + ErrorText(status, options_.address);
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+void Client::FailUsage(const std::string& message) {
+  exit_code_ = kWrongUsage;
+  std::fprintf(stderr, "cairnctl: %s\n", message.c_str());
+}
+
+std::string ErrorText(const grpc::Status& status, const std::string& address) {
+  const ErrorDetails details = DetailsOf(status);
+  std::string text = CodeName(status.error_code()) + ": " + status.error_message();
+  for (const auto& violation : details.bad_request.field_violations()) {
+    if (text.find(violation.field()) != std::string::npos) continue;
+    text += "; " + violation.field() + ": " + violation.description();
+  }
+  if (details.retry.has_retry_delay()) {
+    text += "; try again in " +
+            google::protobuf::util::TimeUtil::ToString(details.retry.retry_delay());
+  } else if (IsLostConnection(status)) {
+    text += " (is cairnd running at " + address + "?)";
+  }
+  return text;
+}
+
+bool IsLostConnection(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE;
+}
+
+}  // namespace cairn

@@ -1,0 +1,205 @@
+#include "service/ctl/options.h"
+
+#include <google/protobuf/util/time_util.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <iterator>
+#include <map>
+
+namespace cairn {
+namespace {
+
+using google::protobuf::util::TimeUtil;
+
+std::string TextOrStdin(const std::string& text) {
+  if (text != "-") return text;
+  return std::string(std::istreambuf_iterator<char>(std::cin), {});
+}
+
+// Splits "KEY<separator>VALUE".
+std::pair<std::string, std::string> Split(const std::string& flag, const std::string& pair,
+                                          char separator) {
+  const size_t at = pair.find(separator);
+  if (at == std::string::npos || at == 0) {
+    throw CLI::ValidationError(flag, "expected KEY" + std::string(1, separator) + "VALUE, got " + pair);
+  }
+  return {pair.substr(0, at), pair.substr(at + 1)};
+}
+
+void SetLifetime(const std::string& text, v1::Session& session) {
+  if (text == "never") return;
+  static const std::map<std::string, int64_t> kUnitSeconds = {
+      {"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}};
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const auto unit = kUnitSeconds.find(end);
+  if (end == text.c_str() || unit == kUnitSeconds.end()) {
+    throw CLI::ValidationError("--ttl", "expected 90s, 15m, 2h, 7d or never, got " + text);
+  }
+  *session.mutable_ttl() =
+      TimeUtil::MillisecondsToDuration(static_cast<int64_t>(number * 1000.0 * unit->second));
+}
+
+}  // namespace
+
+void AddContentFlags(CLI::App& command, ContentFlags& flags, bool positional) {
+  const std::string text = positional ? "text,--text" : "--text";
+  command.add_option(text, flags.text, "text, tokenized as it is; - reads standard input");
+  command.add_option("-m,--message", flags.messages, "ROLE:TEXT, a chat message; repeat for more")
+      ->allow_extra_args(false);
+  command.add_option("--tokens", flags.token_ids, "token ids, with commas between")->delimiter(',');
+  command.add_flag("--no-generation-prompt", flags.omit_generation_prompt,
+                   "with messages: do not open the assistant's turn");
+}
+
+v1::Content ContentOf(const ContentFlags& flags) {
+  v1::Content content;
+  const int kinds = !flags.text.empty() + !flags.messages.empty() + !flags.token_ids.empty();
+  if (kinds > 1) throw CLI::ValidationError("content", "give text, messages or tokens, not several");
+  if (!flags.text.empty()) content.set_text(TextOrStdin(flags.text));
+  for (const std::string& message : flags.messages) {
+    const auto [role, text] = Split("--message", message, ':');
+    v1::ChatMessage& added = *content.mutable_chat()->add_messages();
+    added.set_role(role);
+    added.set_content(TextOrStdin(text));
+  }
+  if (content.has_chat()) {
+    content.mutable_chat()->set_omit_generation_prompt(flags.omit_generation_prompt);
+  }
+  if (!flags.token_ids.empty()) {
+    content.mutable_tokens()->mutable_ids()->Add(flags.token_ids.begin(), flags.token_ids.end());
+  }
+  return content;
+}
+
+void AddSamplingFlags(CLI::App& command, v1::SamplingParams& sampling) {
+  const auto number = [&](const char* flag, void (v1::SamplingParams::*set)(float),
+                          const char* help) {
+    command.add_option_function<float>(flag, [&sampling, set](float x) { (sampling.*set)(x); }, help)
+        ->group("Sampling");
+  };
+  number("--temperature", &v1::SamplingParams::set_temperature, "0 is greedy; up to 2");
+  number("--top-p", &v1::SamplingParams::set_top_p, "smallest set with this probability");
+  number("--min-p", &v1::SamplingParams::set_min_p, "least probability, as a part of the best");
+  number("--repetition-penalty", &v1::SamplingParams::set_repetition_penalty, "1 is off");
+  number("--presence-penalty", &v1::SamplingParams::set_presence_penalty, "-2 to 2");
+  number("--frequency-penalty", &v1::SamplingParams::set_frequency_penalty, "-2 to 2");
+  command
+      .add_option_function<uint32_t>(
+          "--top-k", [&sampling](uint32_t k) { sampling.set_top_k(k); }, "the k likeliest; 0 is off")
+      ->group("Sampling");
+  command
+      .add_option_function<uint64_t>(
+          "--seed", [&sampling](uint64_t seed) { sampling.set_seed(seed); },
+          "same seed, same output; drawn and reported when absent")
+      ->group("Sampling");
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--stop",
+          [&sampling](const std::vector<std::string>& stops) {
+            sampling.mutable_stop()->Add(stops.begin(), stops.end());
+          },
+          "text that ends the output; repeat for more")
+      ->allow_extra_args(false)
+      ->group("Sampling");
+  command
+      .add_option_function<std::vector<uint32_t>>(
+          "--stop-token-id",
+          [&sampling](const std::vector<uint32_t>& ids) {
+            sampling.mutable_stop_token_ids()->Add(ids.begin(), ids.end());
+          },
+          "token that ends the output; repeat for more")
+      ->allow_extra_args(false)
+      ->group("Sampling");
+  command
+      .add_flag_function(
+          "--ignore-eos", [&sampling](int64_t) { sampling.set_ignore_eos(true); },
+          "do not stop at the model's end token")
+      ->group("Sampling");
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--logit-bias",
+          [&sampling](const std::vector<std::string>& pairs) {
+            for (const std::string& pair : pairs) {
+              const auto [id, bias] = Split("--logit-bias", pair, '=');
+              (*sampling.mutable_logit_bias())[std::strtoul(id.c_str(), nullptr, 10)] =
+                  std::strtof(bias.c_str(), nullptr);
+            }
+          },
+          "TOKEN_ID=BIAS; repeat for more")
+      ->allow_extra_args(false)
+      ->group("Sampling");
+  command
+      .add_option_function<uint32_t>(
+          "--logprobs", [&sampling](uint32_t count) { sampling.set_logprobs(count); },
+          "alternatives a token, shown with --json")
+      ->group("Sampling");
+}
+
+void AddSettingFlags(CLI::App& command, v1::Session& session, std::vector<std::string>& given) {
+  const auto setting = [&](const char* flag, const char* field, auto set, const char* help) {
+    return command
+        .add_option_function<std::string>(
+            flag,
+            [&given, field, set](const std::string& value) {
+              set(value);
+              given.push_back(field);
+            },
+            help)
+        ->group("Settings");
+  };
+  setting(
+      "--display-name", "display_name",
+      [&](const std::string& value) { session.set_display_name(value); }, "for people");
+  CLI::Option* ttl = setting(
+      "--ttl", "ttl", [&](const std::string& value) { SetLifetime(value, session); },
+      "expires this long after its last use: 90s, 15m, 2h, 7d, never");
+  setting(
+      "--expire-time", "expire_time",
+      [&](const std::string& value) {
+        if (!TimeUtil::FromString(value, session.mutable_expire_time())) {
+          throw CLI::ValidationError("--expire-time", "expected 2030-01-31T12:00:00Z, got " + value);
+        }
+      },
+      "expires at this moment: 2030-01-31T12:00:00Z")
+      ->excludes(ttl);
+  command
+      .add_option_function<int32_t>(
+          "--priority",
+          [&](int32_t priority) {
+            session.set_priority(priority);
+            given.push_back("priority");
+          },
+          "0 to 100; the lowest loses its place first")
+      ->group("Settings");
+  command
+      .add_flag_function(
+          "--pinned,!--no-pinned",
+          [&](int64_t count) {
+            session.set_pinned(count > 0);
+            given.push_back("pinned");
+          },
+          "keep on the device")
+      ->group("Settings");
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--annotation",
+          [&](const std::vector<std::string>& pairs) {
+            for (const std::string& pair : pairs) {
+              const auto [key, value] = Split("--annotation", pair, '=');
+              (*session.mutable_annotations())[key] = value;
+            }
+            given.push_back("annotations");
+          },
+          "KEY=VALUE, your own; repeat for more")
+      ->allow_extra_args(false)
+      ->group("Settings");
+  AddSamplingFlags(command, *session.mutable_sampling());
+}
+
+std::string SessionName(const std::string& name_or_id) {
+  return name_or_id.find('/') == std::string::npos ? "sessions/" + name_or_id : name_or_id;
+}
+
+}  // namespace cairn

@@ -1,0 +1,310 @@
+#include "service/server_config.h"
+
+#include <fcntl.h>
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/text_format.h>
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <sstream>
+#include <variant>
+#include <vector>
+
+#include "cairn/v1/config.pb.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kTokensMax = (uint64_t{1} << 31) - 1;
+constexpr uint64_t kConfigFileBytesMax = kMiB;
+
+constexpr const char* kVersionText = "cairnd " CAIRN_VERSION;
+
+enum class Unit { kNone, kBytes };
+
+// A whole number within [low, high]; `zero` says what 0 means where 0 is allowed below `low`.
+struct NumberSetting {
+  uint64_t ServerConfig::*member;
+  uint64_t low;
+  uint64_t high;
+  const char* zero = nullptr;
+  Unit unit = Unit::kNone;
+};
+
+// Text, free or one of `choices`.
+struct TextSetting {
+  std::string ServerConfig::*member;
+  std::vector<std::string> choices = {};
+};
+
+struct Setting {
+  const char* flag;
+  const char* field;  // of cairn.v1.ServerConfig
+  const char* group;
+  const char* value_name;
+  const char* help;
+  std::variant<NumberSetting, TextSetting> value;
+};
+
+const std::vector<Setting>& Settings() {
+  using C = ServerConfig;
+  static const std::vector<Setting> kSettings = {
+      {"--model", "model", "Model", "FILE", "GGUF file of a Llama-architecture model",
+       TextSetting{&C::model}},
+      {"--compute", "compute", "Model", "MODE",
+       "arithmetic of matrix products: exact (16-bit activations) or fast (8-bit)",
+       TextSetting{&C::compute, {"exact", "fast"}}},
+      {"--context-length", "context_length", "Model", "TOKENS",
+       "positions that one session may hold; beyond the trained length with RoPE scaling",
+       NumberSetting{&C::context_length, 16, 1 << 24, "as trained"}},
+      {"--instruction-set", "instruction_set", "Model", "NAME",
+       "of the CPU kernels (default: the best that this machine has)",
+       TextSetting{&C::instruction_set}},
+
+      {"--listen", "listen", "Network", "HOST:PORT", "address to serve on; port 0: any free one",
+       TextSetting{&C::listen}},
+      {"--message-size-max", "message_bytes_max", "Network", "SIZE", "largest request",
+       NumberSetting{&C::message_bytes_max, 64u << 10, 1u << 30, nullptr, Unit::kBytes}},
+      {"--stream-buffer", "stream_buffer_tokens", "Network", "TOKENS",
+       "tokens that wait for a slow reader before its sequence is paused",
+       NumberSetting{&C::stream_buffer_tokens, 1, 1 << 20}},
+      {"--drain-grace", "drain_grace_seconds", "Network", "SECONDS",
+       "how long running streams may go on after SIGTERM",
+       NumberSetting{&C::drain_grace_seconds, 0, 86'400}},
+
+      {"--device-memory", "device_memory_bytes", "Memory", "SIZE", "for KV blocks",
+       NumberSetting{&C::device_memory_bytes, kMiB, uint64_t{1} << 46, "fits the machine",
+                     Unit::kBytes}},
+
+      {"--threads", "threads", "Scheduling", "N", "compute threads",
+       NumberSetting{&C::threads, 1, 1024, "one a core"}},
+      {"--max-concurrent", "max_concurrent", "Scheduling", "N", "sequences that run at once",
+       NumberSetting{&C::max_concurrent, 1, 1024}},
+      {"--prefill-chunk", "prefill_chunk_tokens", "Scheduling", "TOKENS",
+       "prompt tokens a step, beside the decoding sequences",
+       NumberSetting{&C::prefill_chunk_tokens, 16, 8192}},
+      {"--max-tokens-default", "max_tokens_default", "Scheduling", "TOKENS",
+       "output of a request that names no max_tokens",
+       NumberSetting{&C::max_tokens_default, 1, kTokensMax}},
+
+      {"--log-level", "log_level", "Observability", "LEVEL", "debug, info, warning or error",
+       TextSetting{&C::log_level, {"debug", "info", "warning", "error"}}},
+      {"--trace", "trace_file", "Observability", "FILE",
+       "write a timeline of every step in Chrome's trace format", TextSetting{&C::trace_file}},
+  };
+  return kSettings;
+}
+
+std::string FormatNumber(uint64_t value, Unit unit) {
+  constexpr std::array kSuffixes = {"", "KiB", "MiB", "GiB", "TiB"};
+  size_t scale = 0;
+  while (unit == Unit::kBytes && value >= 1024 && value % 1024 == 0 &&
+         scale + 1 < kSuffixes.size()) {
+    value /= 1024;
+    ++scale;
+  }
+  return std::to_string(value) + kSuffixes[scale];
+}
+
+Status Assign(const NumberSetting& setting, const std::string& name, uint64_t value,
+              ServerConfig& config) {
+  const bool is_zero_allowed = setting.zero != nullptr || setting.low == 0;
+  if (value > setting.high || (value < setting.low && !(value == 0 && is_zero_allowed))) {
+    const std::string zero = setting.zero ? " or 0 (" + std::string(setting.zero) + ")" : "";
+    return InvalidArgument(name + ": must be in " + FormatNumber(setting.low, setting.unit) + ".." +
+                           FormatNumber(setting.high, setting.unit) + zero + ", is " +
+                           FormatNumber(value, setting.unit));
+  }
+  config.*setting.member = value;
+  return Status();
+}
+
+Status Assign(const TextSetting& setting, const std::string& name, const std::string& value,
+              ServerConfig& config) {
+  const auto& choices = setting.choices;
+  if (!choices.empty() && std::find(choices.begin(), choices.end(), value) == choices.end()) {
+    std::string list;
+    for (const std::string& choice : choices) list += (list.empty() ? "" : ", ") + choice;
+    return InvalidArgument(name + ": must be one of " + list + ", is \"" + value + "\"");
+  }
+  config.*setting.member = value;
+  return Status();
+}
+
+Result<uint64_t> ParseNumber(std::string_view text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc::result_out_of_range) return InvalidArgument("is too large");
+  if (error != std::errc() || end != text.data() + text.size()) {
+    return InvalidArgument("must be a whole number");
+  }
+  return value;
+}
+
+Status AssignFlag(const Setting& setting, const std::string& text, ServerConfig& config) {
+  if (const auto* string = std::get_if<TextSetting>(&setting.value)) {
+    return Assign(*string, setting.flag, text, config);
+  }
+  const auto& number = std::get<NumberSetting>(setting.value);
+  const Result<uint64_t> value = number.unit == Unit::kBytes ? ParseSize(text) : ParseNumber(text);
+  if (!value.ok()) {
+    return InvalidArgument(std::string(setting.flag) + ": " + value.status().message() + ", is \"" +
+                           text + "\"");
+  }
+  return Assign(number, setting.flag, *value, config);
+}
+
+Status AssignField(const Setting& setting, const v1::ServerConfig& message,
+                   const std::string& file_name, ServerConfig& config) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  const google::protobuf::FieldDescriptor* field =
+      message.GetDescriptor()->FindFieldByName(setting.field);
+  CHECK(field != nullptr);
+  if (!reflection.HasField(message, field)) return Status();
+  const std::string name = file_name + ": " + setting.field;
+  if (const auto* string = std::get_if<TextSetting>(&setting.value)) {
+    return Assign(*string, name, reflection.GetString(message, field), config);
+  }
+  const uint64_t value = field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_UINT32
+                             ? reflection.GetUInt32(message, field)
+                             : reflection.GetUInt64(message, field);
+  return Assign(std::get<NumberSetting>(setting.value), name, value, config);
+}
+
+// Keeps the first error of the text format's parser, with its place.
+class FirstError final : public google::protobuf::io::ErrorCollector {
+ public:
+  explicit FirstError(std::string file_name) : file_name_(std::move(file_name)) {}
+  void AddError(int line, int column, const std::string& message) override {
+    if (!text_.empty()) return;
+    text_ = file_name_ + ":" + std::to_string(line + 1) + ":" + std::to_string(column + 1) + ": " +
+            message;
+  }
+  void AddWarning(int, int, const std::string&) override {}
+  const std::string& text() const { return text_; }
+
+ private:
+  const std::string file_name_;
+  std::string text_;
+};
+
+Result<std::string> ReadConfigFile(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) {
+    return InvalidArgument("--config: cannot read " + path + ": " + std::strerror(errno));
+  }
+  if (!S_ISREG(info.st_mode)) return InvalidArgument("--config: " + path + " is not a file");
+  if (static_cast<uint64_t>(info.st_size) > kConfigFileBytesMax) {
+    return InvalidArgument("--config: " + path + ": must have at most " +
+                           FormatNumber(kConfigFileBytesMax, Unit::kBytes) + ", has " +
+                           std::to_string(info.st_size) + " bytes");
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return InvalidArgument("--config: cannot read " + path);
+  return std::move(text).str();
+}
+
+std::string DefaultText(const Setting& setting) {
+  const ServerConfig defaults;
+  if (const auto* string = std::get_if<TextSetting>(&setting.value)) {
+    return defaults.*string->member;
+  }
+  const auto& number = std::get<NumberSetting>(setting.value);
+  const uint64_t value = defaults.*number.member;
+  return value == 0 && number.zero ? number.zero : FormatNumber(value, number.unit);
+}
+
+// The flags as CLI11 knows them; the values that were given land in `given`, by row of the table.
+void DefineFlags(CLI::App& app, std::vector<std::optional<std::string>>& given,
+                 std::optional<std::string>& config_path) {
+  const std::vector<Setting>& settings = Settings();
+  given.resize(settings.size());
+  for (size_t i = 0; i < settings.size(); ++i) {
+    CLI::Option* option = app.add_option(settings[i].flag, given[i], settings[i].help);
+    option->group(settings[i].group)->type_name(settings[i].value_name);
+    option->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+    option->default_str(DefaultText(settings[i]));
+  }
+  app.add_option("--config", config_path, "read settings in protobuf's text format; flags override")
+      ->group("General")
+      ->type_name("FILE");
+  app.set_help_flag("--help,-h", "print this and exit")->group("General");
+  app.set_version_flag("--version", kVersionText, "print the version and exit")->group("General");
+}
+
+}  // namespace
+
+Result<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
+  CLI::App app("Decodes large language models over long-lived sessions, through gRPC.", "cairnd");
+  std::vector<std::optional<std::string>> given;
+  std::optional<std::string> config_path;
+  DefineFlags(app, given, config_path);
+  CommandLine line;
+  try {  // CLI11 reports through exceptions; none leaves this function
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    line.text = app.help();
+    return line;
+  } catch (const CLI::CallForVersion&) {
+    line.text = std::string(kVersionText) + "\n";
+    return line;
+  } catch (const CLI::ExtrasError&) {
+    return InvalidArgument("unknown flag or argument: " + app.remaining().front() +
+                           " (--help lists the flags)");
+  } catch (const CLI::Error& error) {
+    return InvalidArgument(std::string(error.what()) + " (--help lists the flags)");
+  }
+  if (config_path) {
+    ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(*config_path));
+    RETURN_IF_ERROR(ReadConfigText(text, *config_path, line.config));
+  }
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (given[i]) RETURN_IF_ERROR(AssignFlag(Settings()[i], *given[i], line.config));
+  }
+  return line;
+}
+
+Status ReadConfigText(const std::string& text, const std::string& file_name, ServerConfig& config) {
+  FirstError error(file_name);
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&error);
+  v1::ServerConfig message;
+  if (!parser.ParseFromString(text, &message)) return InvalidArgument(error.text());
+  for (const Setting& setting : Settings()) {
+    RETURN_IF_ERROR(AssignField(setting, message, file_name, config));
+  }
+  return Status();
+}
+
+Result<uint64_t> ParseSize(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, uint64_t>, 5> kUnits = {
+      {{"", 1}, {"KiB", kMiB >> 10}, {"MiB", kMiB}, {"GiB", kMiB << 10}, {"TiB", kMiB << 20}}};
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  std::string_view suffix = text.substr(digits);
+  if (suffix.starts_with(' ')) suffix.remove_prefix(1);
+  const auto unit = std::find_if(kUnits.begin(), kUnits.end(),
+                                 [&](const auto& entry) { return entry.first == suffix; });
+  if (digits == 0 || unit == kUnits.end()) {
+    return InvalidArgument("must be bytes, or a number with KiB, MiB, GiB or TiB");
+  }
+  ASSIGN_OR_RETURN(const uint64_t number, ParseNumber(text.substr(0, digits)));
+  if (number > UINT64_MAX / unit->second) return InvalidArgument("is too large");
+  return number * unit->second;
+}
+
+LogLevel LogLevelOf(const ServerConfig& config) {
+  if (config.log_level == "debug") return LogLevel::kDebug;
+  if (config.log_level == "warning") return LogLevel::kWarning;
+  if (config.log_level == "error") return LogLevel::kError;
+  CHECK(config.log_level == "info");
+  return LogLevel::kInfo;
+}
+
+}  // namespace cairn
