@@ -2,7 +2,7 @@
 // tokens (up to 128-bit collisions). It covers every tensor (name, type, shape, bytes) and the part
 // of the configuration that the forward pass reads, and neither the file's name nor its tokenizer.
 //
-// Hashing takes tens of milliseconds per 100 MB. So the result is kept beside the model, in
+// Hashing reads the whole file, gigabytes for some. So the result is kept beside the model, in
 // "<file>.fingerprint", with the file's size, modification time and inode; it is used only while
 // all three are the same, and ignored when it is damaged. A folder that cannot be written only
 // means hashing again next time.

@@ -142,6 +142,12 @@ void GgufWriter::Remove(std::string_view key) {
   CHECK(std::erase_if(keys_, [&](const Key& entry) { return entry.name == key; }) == 1);
 }
 
+void GgufWriter::RepeatKey(std::string_view key) {
+  const auto found = std::ranges::find(keys_, key, &Key::name);
+  CHECK(found != keys_.end());
+  keys_.push_back(Key(*found));
+}
+
 void GgufWriter::AddTensor(std::string_view name, uint32_t type_id, std::vector<uint64_t> dims,
                            std::string_view data, std::optional<uint64_t> offset) {
   tensors_.push_back({std::string(name), type_id, std::move(dims), std::string(data), offset});

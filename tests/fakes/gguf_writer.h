@@ -33,7 +33,8 @@ class GgufWriter {
   void SetF32s(std::string_view key, std::span<const float> values);
   // A value of any type id with the bytes of its encoding.
   void SetRaw(std::string_view key, uint32_t type_id, std::string_view encoding);
-  void Remove(std::string_view key);
+  void Remove(std::string_view key);     // CHECKs that there is one
+  void RepeatKey(std::string_view key);  // so that the file has it twice
 
   // Dimensions as the file has them: the fastest first. `offset` instead of the next free place.
   void AddTensor(std::string_view name, uint32_t type_id, std::vector<uint64_t> dims,
