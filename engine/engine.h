@@ -9,6 +9,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <semaphore>
 #include <string>
 #include <thread>
 
@@ -17,25 +18,11 @@
 #include "base/status.h"
 #include "engine/api.h"
 #include "engine/engine_config.h"
+#include "engine/engine_parts.h"
 
 namespace cairn {
 
-class BlockStore;
 class EngineCore;
-class Model;
-class Tokenizer;
-class TraceWriter;
-
-// What an engine is made of. `chat_template` may fail to exist: its Status is the answer to chat
-// content and to nothing else.
-struct EngineParts {
-  std::unique_ptr<Model> model;
-  std::unique_ptr<BlockStore> blocks;
-  std::unique_ptr<Tokenizer> tokenizer;
-  Result<std::unique_ptr<ChatTemplate>> chat_template;
-  ModelInfo model_info;
-  std::unique_ptr<TraceWriter> trace;  // null: no trace
-};
 
 // Names one stream for Cancel and Resume; minted by the engine, never reused.
 using StreamId = SequenceId;
@@ -85,15 +72,19 @@ class Engine {
   // is left.
   void Drain(std::function<void()> drained);
   // False once the watchdog has seen work without progress for longer than the configured time.
-  bool Healthy() const;
+  bool Healthy() const { return healthy_; }
 
  private:
   using Command = std::function<void(EngineCore&)>;
-  // Queues `command`; false when the engine does not take it (see Refusal).
+  // Queues a request; false when the engine does not take it, and Refusal says why.
   bool Post(Command command);
+  // Queues a command of the engine itself, for which there is always a place.
+  void PostOwn(Command command);
   Status Refusal() const;
   template <class T, class F>
-  void Ask(Reply<T> reply, F&& command);
+  void Ask(Reply<T> reply, F command);
+  template <class Request, class F>
+  StreamId StartStream(Request request, std::shared_ptr<TokenSink> sink, F start);
   void Run();
   void Watch();
 
@@ -106,6 +97,9 @@ class Engine {
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> healthy_{true};
+  std::atomic<Clock::Monotonic::duration> last_progress_;  // since the clock's epoch
+  std::function<void()> on_drained_;                       // engine thread only
+  std::binary_semaphore stop_{0};                          // ends the watchdog
   std::thread thread_;
   std::thread watchdog_;
 };

@@ -1,0 +1,153 @@
+#include "engine/context_blocks.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cairn {
+
+ContextBlocks::ContextBlocks(BlockStore& store, const BlockKey& root, uint32_t priority)
+    : store_(store), root_(root), priority_(priority), block_tokens_(store.layout().block_tokens) {}
+
+Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
+                                                              const BlockKey& root,
+                                                              std::span<const uint32_t> tokens,
+                                                              uint32_t priority, Stream& stream) {
+  std::unique_ptr<ContextBlocks> context(new ContextBlocks(store, root, priority));
+  const uint32_t block_tokens = context->block_tokens_;
+  const size_t block_count = BlocksFor(tokens.size(), block_tokens);
+  std::vector<Hold> found = store.Match(root, tokens, priority);
+  found.resize(block_count);
+  uint32_t missing = 0;
+  for (const Hold& hold : found) missing += hold ? 0 : 1;
+  const BlockStoreStats stats = store.stats();
+  if (missing > stats.free + stats.evictable) {
+    return ResourceExhausted("the context needs " + std::to_string(missing) +
+                             " more blocks; the device pool has " +
+                             std::to_string(stats.free + stats.evictable) + " to give");
+  }
+  // The beginnings of missing blocks that follow a block in place: forks, rewinds, parked tails.
+  std::vector<uint32_t> copied(block_count, 0);
+  for (size_t i = 0; i < block_count; ++i) {
+    const bool parent_in_place = i == 0 || (found[i - 1] && copied[i - 1] == 0);
+    if (found[i] || !parent_in_place) continue;
+    const size_t begin = i * block_tokens;
+    const auto rest = tokens.subspan(begin, std::min<size_t>(block_tokens, tokens.size() - begin));
+    if (rest.empty()) continue;
+    const BlockKey parent = i == 0 ? root : found[i - 1].key();
+    if (std::optional<PartialBlock> part = store.CopyPrefix(parent, rest, stream)) {
+      found[i] = std::move(part->block);
+      copied[i] = part->token_count;
+      --missing;
+    }
+  }
+  ASSIGN_OR_RETURN(std::vector<Hold> fresh, store.Reserve(missing));
+  size_t next_fresh = 0;
+  for (size_t i = 0; i < block_count; ++i) {
+    if (!found[i]) {
+      context->Append({.hold = std::move(fresh[next_fresh++])});
+      continue;
+    }
+    stream.Wait(found[i].ready());
+    const bool whole = copied[i] == 0;
+    context->Append(
+        {.hold = std::move(found[i]), .filled = whole ? block_tokens : copied[i], .sealed = whole});
+  }
+  return context;
+}
+
+void ContextBlocks::Append(Entry entry) {
+  addresses_.push_back(AddressOf(entry));
+  filled_count_ += entry.filled;
+  entries_.push_back(std::move(entry));
+  while (first_missing_block_ < entries_.size() && entries_[first_missing_block_].sealed) {
+    ++first_missing_block_;
+  }
+}
+
+// The model writes only to blocks that are not sealed; the one table serves reading and writing.
+std::byte* ContextBlocks::AddressOf(const Entry& entry) const {
+  return entry.sealed ? const_cast<std::byte*>(entry.hold.address())
+                      : entry.hold.writable_address();
+}
+
+const BlockKey& ContextBlocks::ParentKey(size_t block) const {
+  return block == 0 ? root_ : entries_[block - 1].hold.key();
+}
+
+uint32_t ContextBlocks::missing_count(size_t token_count) const {
+  CHECK(token_count >= filled_count_);
+  return static_cast<uint32_t>(token_count - filled_count_);
+}
+
+std::vector<PositionRange> ContextBlocks::MissingRuns(size_t token_count, uint32_t row_max) const {
+  std::vector<PositionRange> runs;
+  uint32_t row_count = 0;
+  for (size_t block = first_missing_block_; block < entries_.size() && row_count < row_max;
+       ++block) {
+    const size_t begin = block * block_tokens_ + entries_[block].filled;
+    const size_t end = std::min<size_t>((block + 1) * block_tokens_, token_count);
+    if (begin >= end) continue;
+    const uint32_t count = std::min(static_cast<uint32_t>(end - begin), row_max - row_count);
+    row_count += count;
+    if (!runs.empty() && runs.back().begin + runs.back().count == begin) {
+      runs.back().count += count;
+    } else {
+      runs.push_back({static_cast<uint32_t>(begin), count});
+    }
+  }
+  return runs;
+}
+
+void ContextBlocks::Written(PositionRange run, std::span<const uint32_t> tokens) {
+  CHECK(run.begin + run.count <= tokens.size());
+  filled_count_ += run.count;
+  for (uint32_t left = run.count; left > 0;) {
+    const size_t block = first_missing_block_;
+    Entry& entry = entries_[block];
+    const uint32_t taken = std::min(left, block_tokens_ - entry.filled);
+    CHECK(run.begin + (run.count - left) == block * block_tokens_ + entry.filled);
+    entry.filled += taken;
+    left -= taken;
+    if (entry.filled < block_tokens_) break;
+    entry.hold = store_.Seal(std::move(entry.hold), ParentKey(block),
+                             tokens.subspan(block * block_tokens_, block_tokens_), priority_);
+    entry.sealed = true;
+    addresses_[block] = AddressOf(entry);
+    while (first_missing_block_ < entries_.size() && entries_[first_missing_block_].sealed) {
+      ++first_missing_block_;
+    }
+  }
+}
+
+Status ContextBlocks::Extend(uint32_t position) {
+  const size_t block = position / block_tokens_;
+  if (block < entries_.size()) return Status();
+  CHECK(block == entries_.size());
+  ASSIGN_OR_RETURN(std::vector<Hold> fresh, store_.Reserve(1));
+  Append({.hold = std::move(fresh[0])});
+  return Status();
+}
+
+void ContextBlocks::Release(std::span<const uint32_t> tokens) {
+  const size_t block = first_missing_block_;
+  if (block < entries_.size() && entries_[block].filled > 0) {
+    Entry& entry = entries_[block];
+    store_.Park(std::move(entry.hold), ParentKey(block),
+                tokens.subspan(block * block_tokens_, entry.filled), priority_);
+  }
+  entries_.clear();
+  addresses_.clear();
+}
+
+std::vector<Hold> ContextBlocks::CloneSealed() const {
+  std::vector<Hold> holds;
+  for (const Entry& entry : entries_) {
+    if (entry.sealed) holds.push_back(entry.hold.Clone());
+  }
+  return holds;
+}
+
+}  // namespace cairn

@@ -1,0 +1,88 @@
+// The blocks of one running sequence: which positions have their K and V in place, which are still
+// to be computed, and the addresses that the model reads and writes.
+//
+// Positions are computed in increasing order, but what is missing may have holes in it: eviction
+// drops early blocks first, and a block that is there is used wherever it stands. A block is
+// sealed, and so shared, as soon as its last position is written.
+//
+// (1) While it lives, every block it knows is held.
+// (2) Every block before first_missing_block_ is sealed.
+// Threads: the engine thread only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/device.h"
+#include "offload/block_store.h"
+
+namespace cairn {
+
+// Positions begin .. begin + count.
+struct PositionRange {
+  uint32_t begin = 0;
+  uint32_t count = 0;
+};
+
+class ContextBlocks {
+ public:
+  // Takes everything that `tokens` need at once: blocks that are resident, copies of the beginnings
+  // of blocks, and fresh ones for the rest and for the next position. kResourceExhausted, and
+  // nothing taken, when the pool is short.
+  static Result<std::unique_ptr<ContextBlocks>> Acquire(BlockStore& store, const BlockKey& root,
+                                                        std::span<const uint32_t> tokens,
+                                                        uint32_t priority, Stream& stream);
+
+  // Blocks that `token_count` tokens and the next position take, resident or not.
+  static uint32_t BlocksFor(size_t token_count, uint32_t block_tokens) {
+    return static_cast<uint32_t>(token_count / block_tokens + 1);
+  }
+
+  // Of the first `token_count` positions, how many are still to be computed.
+  uint32_t missing_count(size_t token_count) const;
+  // The first `row_max` missing positions below `token_count`, as runs in increasing order: one
+  // run, or several when there are holes. All of them may be computed in one pass.
+  std::vector<PositionRange> MissingRuns(size_t token_count, uint32_t row_max) const;
+  // The model has written `run`; call it for the runs of MissingRuns in their order. `tokens`: of
+  // the whole context.
+  void Written(PositionRange run, std::span<const uint32_t> tokens);
+
+  // Room for the position `position`, the one after the last. kResourceExhausted when the pool is
+  // short.
+  Status Extend(uint32_t position);
+
+  std::byte* const* addresses() const { return addresses_.data(); }
+
+  // Ends the use: parks the tail for the next turn and drops every hold. `tokens` as for Written.
+  void Release(std::span<const uint32_t> tokens);
+
+  // Moves the holds of sealed blocks out, for a pinned session; Release comes next.
+  std::vector<Hold> CloneSealed() const;
+
+ private:
+  struct Entry {
+    Hold hold;
+    uint32_t filled = 0;  // positions in place, from the block's first
+    bool sealed = false;
+  };
+
+  ContextBlocks(BlockStore& store, const BlockKey& root, uint32_t priority);
+  const BlockKey& ParentKey(size_t block) const;
+  std::byte* AddressOf(const Entry& entry) const;
+  void Append(Entry entry);
+
+  BlockStore& store_;
+  const BlockKey root_;
+  const uint32_t priority_;
+  const uint32_t block_tokens_;
+  std::vector<Entry> entries_;
+  std::vector<std::byte*> addresses_;  // of entries_
+  size_t first_missing_block_ = 0;
+  size_t filled_count_ = 0;  // positions in place over all entries
+};
+
+}  // namespace cairn

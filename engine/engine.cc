@@ -1,0 +1,267 @@
+#include "engine/engine.h"
+
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/engine_core.h"
+
+namespace cairn {
+namespace {
+
+constexpr auto kIdleWait = std::chrono::seconds(1);           // then expiry is looked at
+constexpr auto kBlockedWait = std::chrono::milliseconds(20);  // work, but none that can go on
+
+// Commands of the engine itself (cancel, resume) are never refused: a stream has at most one of
+// each under way, so so many more places are enough.
+size_t QueuePlaces(const EngineConfig& config) {
+  const size_t streams =
+      size_t{config.command_queue_max} + config.waiting_max + config.concurrent_max;
+  return config.command_queue_max + 2 * streams + 2;
+}
+
+uint64_t EntropySeed() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) ^ device();
+}
+
+}  // namespace
+
+Engine::Engine(EngineParts parts, const EngineConfig& config, const Clock& clock)
+    : config_(config),
+      clock_(clock),
+      model_info_(parts.model_info),
+      core_(std::make_unique<EngineCore>(std::move(parts), config_, clock, EntropySeed())),
+      commands_(QueuePlaces(config)) {
+  CHECK(config.Validate().ok());
+  last_progress_ = clock.Now().time_since_epoch();
+  thread_ = std::thread([this] { Run(); });
+  watchdog_ = std::thread([this] { Watch(); });
+}
+
+Engine::~Engine() {
+  stopping_ = true;
+  commands_.Close();
+  stop_.release();
+  thread_.join();
+  watchdog_.join();
+}
+
+bool Engine::Post(Command command) {
+  if (draining_ || commands_.size() >= config_.command_queue_max) return false;
+  return commands_.Push(std::move(command));
+}
+
+void Engine::PostOwn(Command command) {
+  if (!commands_.Push(std::move(command))) CHECK(stopping_);
+}
+
+Status Engine::Refusal() const {
+  if (draining_ || stopping_) return Unavailable("the server is shutting down");
+  return std::move(ResourceExhausted("the engine's queue of " +
+                                     std::to_string(config_.command_queue_max) +
+                                     " requests is full"))
+      .WithRetryAfter(std::chrono::milliseconds(200));
+}
+
+// Queues `command`, a function of EngineCore& to Result<T>, and answers with its result.
+template <class T, class F>
+void Engine::Ask(Reply<T> reply, F command) {
+  auto shared_reply = std::make_shared<Reply<T>>(std::move(reply));
+  auto shared_command = std::make_shared<F>(std::move(command));
+  const bool taken = Post([shared_reply, shared_command](EngineCore& core) {
+    (*shared_reply)((*shared_command)(core));
+  });
+  if (!taken) (*shared_reply)(Refusal());
+}
+
+void Engine::CreateSession(CreateSessionRequest request, Reply<SessionInfo> reply) {
+  Result<EncodedContent> content = core_->encoder().Encode(request.content);
+  if (!content.ok()) return reply(content.status());
+  Ask<SessionInfo>(std::move(reply), [request = std::move(request),
+                                      content = *std::move(content)](EngineCore& core) mutable {
+    return core.CreateSession(request, std::move(content));
+  });
+}
+
+void Engine::GetSession(std::string id, Reply<SessionInfo> reply) {
+  Ask<SessionInfo>(std::move(reply), [id](EngineCore& core) { return core.GetSession(id); });
+}
+
+void Engine::ListSessions(ListSessionsRequest request, Reply<SessionPage> reply) {
+  Ask<SessionPage>(std::move(reply),
+                   [request](EngineCore& core) { return core.ListSessions(request); });
+}
+
+void Engine::UpdateSession(UpdateSessionRequest request, Reply<SessionInfo> reply) {
+  Ask<SessionInfo>(std::move(reply),
+                   [request](EngineCore& core) { return core.UpdateSession(request); });
+}
+
+void Engine::DeleteSession(std::string id, Reply<Done> reply) {
+  Ask<Done>(std::move(reply), [id](EngineCore& core) { return core.DeleteSession(id); });
+}
+
+void Engine::ForkSession(ForkSessionRequest request, Reply<SessionInfo> reply) {
+  Ask<SessionInfo>(std::move(reply),
+                   [request](EngineCore& core) { return core.ForkSession(request); });
+}
+
+void Engine::TruncateSession(std::string id, int64_t token_count, Reply<SessionInfo> reply) {
+  Ask<SessionInfo>(std::move(reply), [id, token_count](EngineCore& core) {
+    return core.TruncateSession(id, token_count);
+  });
+}
+
+void Engine::AppendContent(AppendRequest request, Reply<AppendResult> reply) {
+  Result<EncodedContent> content = core_->encoder().Encode(request.content);
+  if (!content.ok()) return reply(content.status());
+  Ask<AppendResult>(std::move(reply), [request = std::move(request),
+                                       content = *std::move(content)](EngineCore& core) mutable {
+    return core.AppendContent(request, std::move(content));
+  });
+}
+
+void Engine::ReadTokens(std::string id, int64_t start_position, int64_t token_count,
+                        Reply<TokenRange> reply) {
+  Ask<TokenRange>(std::move(reply), [id, start_position, token_count](EngineCore& core) {
+    return core.ReadTokens(id, start_position, token_count);
+  });
+}
+
+void Engine::SuspendSession(std::string id, Tier tier, Reply<SessionInfo> reply) {
+  Ask<SessionInfo>(std::move(reply),
+                   [id, tier](EngineCore& core) { return core.SuspendSession(id, tier); });
+}
+
+void Engine::PrefetchSession(std::string id, Reply<SessionInfo> reply) {
+  const StreamId stream(next_stream_++);
+  Ask<SessionInfo>(std::move(reply),
+                   [id, stream](EngineCore& core) { return core.PrefetchSession(id, stream); });
+}
+
+StreamId Engine::Decode(DecodeRequest request, std::shared_ptr<TokenSink> sink) {
+  const Clock::Monotonic received = clock_.Now();
+  return StartStream(std::move(request), std::move(sink),
+                     [received](EngineCore& core, StreamId id, std::shared_ptr<TokenSink> to,
+                                const DecodeRequest& what, EncodedContent content) {
+                       core.Decode({id, std::move(to), received}, what, std::move(content));
+                     });
+}
+
+StreamId Engine::Generate(GenerateRequest request, std::shared_ptr<TokenSink> sink) {
+  const Clock::Monotonic received = clock_.Now();
+  return StartStream(std::move(request), std::move(sink),
+                     [received](EngineCore& core, StreamId id, std::shared_ptr<TokenSink> to,
+                                const GenerateRequest& what, EncodedContent content) {
+                       core.Generate({id, std::move(to), received}, what, std::move(content));
+                     });
+}
+
+template <class Request, class F>
+StreamId Engine::StartStream(Request request, std::shared_ptr<TokenSink> sink, F start) {
+  const StreamId id(next_stream_++);
+  Result<EncodedContent> content = core_->encoder().Encode(request.content);
+  if (!content.ok()) {
+    sink->OnEnd({.status = content.status()});
+    return id;
+  }
+  request.content = std::monostate();  // it lives on as ids
+  auto what =
+      std::make_shared<std::pair<Request, EncodedContent>>(std::move(request), *std::move(content));
+  const bool taken = Post([id, sink, what, start](EngineCore& core) {
+    start(core, id, sink, what->first, std::move(what->second));
+  });
+  if (!taken) sink->OnEnd({.status = Refusal()});
+  return id;
+}
+
+void Engine::CancelStream(StreamId stream, Status why) {
+  PostOwn([stream, why = std::move(why)](EngineCore& core) { core.CancelStream(stream, why); });
+}
+
+void Engine::ResumeStream(StreamId stream) {
+  PostOwn([stream](EngineCore& core) { core.ResumeStream(stream); });
+}
+
+Result<std::vector<uint32_t>> Engine::Tokenize(const Content& content) const {
+  ASSIGN_OR_RETURN(EncodedContent encoded, core_->encoder().Encode(content));
+  return core_->encoder().Resolve(std::move(encoded), {});
+}
+
+Result<std::string> Engine::Detokenize(const std::vector<uint32_t>& ids) const {
+  const Tokenizer& tokenizer = core_->tokenizer();
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= tokenizer.size()) {
+      return InvalidField("ids[" + std::to_string(i) + "]",
+                          "must be below the vocabulary size of " +
+                              std::to_string(tokenizer.size()) + ", is " + std::to_string(ids[i]));
+    }
+  }
+  return cairn::Detokenize(tokenizer, ids);
+}
+
+void Engine::LookupPrefix(Content content, std::string cache_salt, Reply<Residency> reply) {
+  Result<EncodedContent> encoded = core_->encoder().Encode(content);
+  if (!encoded.ok()) return reply(encoded.status());
+  Ask<Residency>(std::move(reply),
+                 [cache_salt, encoded = *std::move(encoded)](EngineCore& core) mutable {
+                   return core.LookupPrefix(std::move(encoded), cache_salt);
+                 });
+}
+
+void Engine::GetStats(Reply<EngineStats> reply) {
+  Ask<EngineStats>(std::move(reply), [](EngineCore& core) { return core.GetStats(); });
+}
+
+void Engine::ClearCache(std::optional<Tier> tier, Reply<Done> reply) {
+  Ask<Done>(std::move(reply), [tier](EngineCore& core) { return core.ClearCache(tier); });
+}
+
+void Engine::Drain(std::function<void()> drained) {
+  draining_ = true;
+  PostOwn([this, drained = std::move(drained)](EngineCore&) { on_drained_ = drained; });
+}
+
+void Engine::Run() {
+  Clock::Monotonic next_expiry = clock_.Now();
+  bool progress = false;
+  while (!stopping_) {
+    const std::chrono::nanoseconds patience = progress ? std::chrono::nanoseconds(0)
+                                              : core_->HasWork()
+                                                  ? std::chrono::nanoseconds(kBlockedWait)
+                                                  : std::chrono::nanoseconds(kIdleWait);
+    for (Command& command : commands_.Drain(patience)) command(*core_);
+    if (clock_.Now() >= next_expiry) {
+      core_->ExpireSessions();
+      next_expiry = clock_.Now() + kIdleWait;
+    }
+    progress = core_->Step();
+    if (progress || !core_->HasWork()) last_progress_ = clock_.Now().time_since_epoch();
+    if (on_drained_ && core_->stream_count() == 0) std::exchange(on_drained_, nullptr)();
+  }
+  const Status why = Unavailable("the server is shutting down");
+  core_->CancelAll(why);
+  for (Command& command : commands_.Drain(std::chrono::seconds(0))) command(*core_);
+  core_->CancelAll(why);
+  if (on_drained_) std::exchange(on_drained_, nullptr)();
+}
+
+// A step that hangs holds the engine thread, so somebody else must notice.
+void Engine::Watch() {
+  const auto period =
+      std::max<std::chrono::milliseconds>(config_.watchdog_max / 4, std::chrono::milliseconds(10));
+  while (!stop_.try_acquire_for(period)) {
+    const auto idle = clock_.Now().time_since_epoch() - last_progress_.load();
+    const bool healthy = idle < config_.watchdog_max;
+    if (healthy_.exchange(healthy) && !healthy) {
+      LogError("watchdog: work is waiting and no step has ended for " +
+               std::to_string(std::chrono::duration_cast<std::chrono::seconds>(idle).count()) +
+               " s");
+    }
+  }
+}
+
+}  // namespace cairn

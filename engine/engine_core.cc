@@ -1,0 +1,343 @@
+#include "engine/engine_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/session_settings.h"
+
+namespace cairn {
+namespace {
+
+// "7 tokens" where the wire's field is the content.
+Status ContentOverContext(size_t token_count, uint32_t context_length) {
+  return InvalidField("content", "has " + std::to_string(token_count) +
+                                     " tokens, over the context of " +
+                                     std::to_string(context_length));
+}
+
+}  // namespace
+
+EngineCore::EngineCore(EngineParts parts, const EngineConfig& config, const Clock& clock,
+                       uint64_t seed)
+    : parts_(std::move(parts)),
+      config_(config),
+      clock_(clock),
+      encoder_(*parts_.tokenizer, parts_.chat_template),
+      sessions_(config, parts_.model->config().vocabulary_size, clock, seed),
+      runner_(*parts_.model, *parts_.blocks, sessions_, *parts_.tokenizer, config, clock,
+              parts_.trace.get()),
+      rng_(MixBits(seed)) {}
+
+BlockKey EngineCore::RootFor(const std::string& cache_salt) const {
+  return RootKey(parts_.fingerprint, parts_.blocks->layout().Id(), cache_salt);
+}
+
+Residency EngineCore::ResidencyOf(const BlockKey& root, std::span<const uint32_t> tokens) const {
+  Residency residency;
+  const uint32_t block_tokens = parts_.blocks->layout().block_tokens;
+  for (const Tier tier : parts_.blocks->Locate(root, tokens)) {
+    if (tier == Tier::kDevice) residency.device_tokens += block_tokens;
+  }
+  residency.absent_tokens = static_cast<int64_t>(tokens.size()) - residency.device_tokens;
+  return residency;
+}
+
+SessionInfo EngineCore::InfoOf(const Session& session) const {
+  SessionInfo info = sessions_.Info(session);
+  const Sequence* sequence = runner_.FindBySession(session.id);
+  if (sequence == nullptr || sequence->phase != Phase::kRunning) {
+    info.residency = ResidencyOf(RootFor(session.cache_salt), session.tokens);
+    info.state = sequence == nullptr ? SessionState::kIdle : SessionState::kQueued;
+    return info;
+  }
+  const uint32_t missing = sequence->blocks->missing_count(sequence->tokens.size());
+  info.residency.absent_tokens = std::min<int64_t>(missing, session.token_count());
+  info.residency.device_tokens = session.token_count() - info.residency.absent_tokens;
+  info.state = sequence->sink == nullptr ? SessionState::kRestoring : SessionState::kDecoding;
+  return info;
+}
+
+void EngineCore::ExpireSessions() {
+  for (const std::string& id : sessions_.ExpireNow()) {
+    runner_.Unpin(id);
+    if (const Sequence* sequence = runner_.FindBySession(id)) {
+      runner_.Cancel(sequence->id, NotFound("session \"" + id + "\" has expired"));
+    }
+  }
+}
+
+Status EngineCore::ClaimSession(const std::string& id) {
+  const Sequence* sequence = runner_.FindBySession(id);
+  if (sequence == nullptr) return Status();
+  if (sequence->sink == nullptr) {
+    runner_.Cancel(sequence->id, Status(Code::kCancelled, "the session is wanted"));
+    return Status();
+  }
+  return Aborted("session \"" + id + "\" is being decoded by another stream");
+}
+
+Result<SessionInfo> EngineCore::CreateSession(const CreateSessionRequest& request,
+                                              EncodedContent content) {
+  ASSIGN_OR_RETURN(const Session* session, sessions_.Create(request));
+  const std::vector<uint32_t> tokens = encoder_.Resolve(std::move(content), {});
+  if (!tokens.empty()) {
+    const Result<int64_t> count = sessions_.Append(session->id, tokens, std::nullopt);
+    if (!count.ok()) {
+      CHECK(sessions_.Delete(session->id).ok());
+      return count.status();
+    }
+  }
+  return InfoOf(*session);
+}
+
+Result<SessionInfo> EngineCore::GetSession(const std::string& id) {
+  ASSIGN_OR_RETURN(const Session* session, sessions_.Find(id));
+  return InfoOf(*session);
+}
+
+Result<SessionPage> EngineCore::ListSessions(const ListSessionsRequest& request) {
+  ASSIGN_OR_RETURN(SessionPage page, sessions_.List(request));
+  for (SessionInfo& info : page.sessions) {
+    const Result<const Session*> session = sessions_.Find(info.id);
+    if (session.ok()) info = InfoOf(**session);
+  }
+  return page;
+}
+
+Result<SessionInfo> EngineCore::UpdateSession(const UpdateSessionRequest& request) {
+  ASSIGN_OR_RETURN(const Session* session, sessions_.Update(request));
+  if (!session->settings.pinned) runner_.Unpin(session->id);
+  return InfoOf(*session);
+}
+
+Result<Done> EngineCore::DeleteSession(const std::string& id) {
+  RETURN_IF_ERROR(sessions_.Find(id).status());
+  if (const Sequence* sequence = runner_.FindBySession(id)) {
+    runner_.Cancel(sequence->id, Aborted("session \"" + id + "\" was deleted"));
+  }
+  RETURN_IF_ERROR(sessions_.Delete(id));
+  runner_.Unpin(id);
+  return Done();
+}
+
+Result<SessionInfo> EngineCore::ForkSession(const ForkSessionRequest& request) {
+  ASSIGN_OR_RETURN(const Session* session, sessions_.Fork(request));
+  return InfoOf(*session);
+}
+
+Result<SessionInfo> EngineCore::TruncateSession(const std::string& id, int64_t token_count) {
+  RETURN_IF_ERROR(sessions_.Find(id).status());
+  RETURN_IF_ERROR(ClaimSession(id));
+  ASSIGN_OR_RETURN(const Session* session, sessions_.Truncate(id, token_count));
+  runner_.Unpin(id);
+  return InfoOf(*session);
+}
+
+Result<AppendResult> EngineCore::AppendContent(const AppendRequest& request,
+                                               EncodedContent content) {
+  ASSIGN_OR_RETURN(const Session* session, sessions_.Find(request.id));
+  if (content.empty()) return InvalidField("content", "is empty");
+  RETURN_IF_ERROR(ClaimSession(request.id));
+  const std::vector<uint32_t> tokens = encoder_.Resolve(std::move(content), session->tokens);
+  ASSIGN_OR_RETURN(const int64_t count,
+                   sessions_.Append(request.id, tokens, request.expected_token_count));
+  return AppendResult{.token_count = count,
+                      .appended_token_count = static_cast<int64_t>(tokens.size())};
+}
+
+Result<TokenRange> EngineCore::ReadTokens(const std::string& id, int64_t start_position,
+                                          int64_t token_count) {
+  ASSIGN_OR_RETURN(const Session* session, sessions_.Find(id));
+  if (start_position < 0 || start_position > session->token_count()) {
+    return InvalidField("start_position", "must be in 0.." +
+                                              std::to_string(session->token_count()) + ", is " +
+                                              std::to_string(start_position));
+  }
+  if (token_count < 0) {
+    return InvalidField("token_count", "must not be negative, is " + std::to_string(token_count));
+  }
+  const std::span<const uint32_t> tokens = session->tokens;
+  const size_t begin = static_cast<size_t>(start_position);
+  const size_t left = tokens.size() - begin;
+  const size_t count = token_count == 0 ? left : std::min<size_t>(left, token_count);
+  Detokenizer text(*parts_.tokenizer);
+  text.Prime(tokens.first(begin));
+  TokenRange range{.position = start_position};
+  for (const uint32_t token : tokens.subspan(begin, count)) {
+    range.token_ids.push_back(token);
+    range.text += text.Push(token);
+  }
+  range.text += text.Flush();
+  return range;
+}
+
+Result<SessionInfo> EngineCore::SuspendSession(const std::string& id, Tier tier) {
+  ASSIGN_OR_RETURN(const Session* session, sessions_.Find(id));
+  if (tier != Tier::kHost && tier != Tier::kDisk && tier != Tier::kAbsent) {
+    return InvalidField("tier", "must be TIER_HOST, TIER_DISK or TIER_ABSENT");
+  }
+  RETURN_IF_ERROR(ClaimSession(id));
+  runner_.Unpin(id);
+  parts_.blocks->DropUnheld(RootFor(session->cache_salt), session->tokens);
+  return InfoOf(*session);
+}
+
+Result<SessionInfo> EngineCore::PrefetchSession(const std::string& id, SequenceId sequence_id) {
+  ASSIGN_OR_RETURN(const Session* session, sessions_.Find(id));
+  if (runner_.FindBySession(id) != nullptr || session->tokens.empty()) return InfoOf(*session);
+  CHECK(sessions_.Touch(id).ok());
+  auto sequence =
+      NewSequence({.id = sequence_id, .received = clock_.Now()}, session->tokens, {}, 0);
+  sequence->session_id = id;
+  sequence->priority = session->settings.priority;
+  sequence->root = RootFor(session->cache_salt);
+  sequence->computed_before = static_cast<size_t>(session->computed_token_count);
+  runner_.Start(std::move(sequence));
+  return InfoOf(*session);
+}
+
+Result<Residency> EngineCore::LookupPrefix(EncodedContent content, const std::string& cache_salt) {
+  if (content.empty()) return InvalidField("content", "is empty");
+  RETURN_IF_ERROR(ValidateCacheSalt(cache_salt));
+  const std::vector<uint32_t> tokens = encoder_.Resolve(std::move(content), {});
+  const uint32_t block_tokens = parts_.blocks->layout().block_tokens;
+  Residency residency;
+  for (const Tier tier : parts_.blocks->Locate(RootFor(cache_salt), tokens)) {
+    if (tier != Tier::kDevice) break;  // a prefix ends at the first hole
+    residency.device_tokens += block_tokens;
+  }
+  residency.absent_tokens = static_cast<int64_t>(tokens.size()) - residency.device_tokens;
+  return residency;
+}
+
+Result<EngineStats> EngineCore::GetStats() {
+  const BlockStoreStats blocks = parts_.blocks->stats();
+  const RunnerCounts& counts = runner_.counts();
+  EngineStats stats;
+  stats.tiers.push_back({.tier = Tier::kDevice,
+                         .capacity_blocks = blocks.capacity,
+                         .used_blocks = int64_t{blocks.capacity} - blocks.free,
+                         .held_blocks = int64_t{blocks.filling} + blocks.held_hot,
+                         .evictions = static_cast<int64_t>(blocks.evictions)});
+  stats.session_count = static_cast<int64_t>(sessions_.session_count());
+  stats.running_count = static_cast<int64_t>(runner_.running_count());
+  stats.waiting_count = static_cast<int64_t>(runner_.waiting_count());
+  stats.blocks_recomputed = counts.recomputed_blocks;
+  stats.preemptions = counts.preemptions;
+  stats.steps = counts.steps;
+  stats.step_time = counts.step_time;
+  stats.forward_time = counts.forward_time;
+  return stats;
+}
+
+Result<Done> EngineCore::ClearCache(std::optional<Tier> tier) {
+  if (!tier || *tier == Tier::kDevice) parts_.blocks->Clear();
+  return Done();
+}
+
+Status EngineCore::CheckStream(uint32_t max_tokens, const SamplingParams& sampling) const {
+  if (max_tokens > config_.context_length) {
+    return InvalidField("max_tokens", "must be at most " + std::to_string(config_.context_length) +
+                                          ", the context length, is " + std::to_string(max_tokens));
+  }
+  RETURN_IF_ERROR(ValidateSampling(sampling, parts_.model->config().vocabulary_size, "sampling."));
+  if (runner_.sequence_count() >= size_t{config_.waiting_max} + config_.concurrent_max) {
+    return std::move(ResourceExhausted("the queue of " + std::to_string(config_.waiting_max) +
+                                       " waiting streams is full"))
+        .WithRetryAfter(std::chrono::seconds(1));
+  }
+  return Status();
+}
+
+uint32_t EngineCore::MaxTokens(uint32_t asked) const {
+  return asked == 0 ? config_.max_tokens_default : asked;
+}
+
+std::unique_ptr<Sequence> EngineCore::NewSequence(const StreamStart& start,
+                                                  std::vector<uint32_t> tokens,
+                                                  const SamplingParams& sampling,
+                                                  uint64_t seed) const {
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = start.id;
+  sequence->sink = start.sink;
+  sequence->received = start.received;
+  sequence->tokens = std::move(tokens);
+  sequence->prompt_count = sequence->tokens.size();
+  sequence->released_count = sequence->tokens.size();
+  sequence->end_count = sequence->tokens.size();
+  sequence->sampling = sampling;
+  sequence->seed = seed;
+  if (NeedsTokenCounts(sampling)) sequence->counts.emplace(sequence->tokens);
+  sequence->output.emplace(*parts_.tokenizer, sampling.stop);
+  sequence->output->Prime(sequence->tokens);
+  return sequence;
+}
+
+void EngineCore::Decode(StreamStart start, const DecodeRequest& request, EncodedContent content) {
+  const Status started = StartDecode(start, request, std::move(content));
+  if (!started.ok()) start.sink->OnEnd({.status = started});
+}
+
+Status EngineCore::StartDecode(const StreamStart& start, const DecodeRequest& request,
+                               EncodedContent content) {
+  ASSIGN_OR_RETURN(const Session* session, sessions_.Find(request.id));
+  RETURN_IF_ERROR(CheckStream(request.max_tokens, request.sampling));
+  RETURN_IF_ERROR(ClaimSession(request.id));
+  const std::vector<uint32_t> added = encoder_.Resolve(std::move(content), session->tokens);
+  const int64_t count = session->token_count() + static_cast<int64_t>(added.size());
+  if (count == 0) return InvalidField("content", "is empty, and so is the session");
+  const int64_t start_position = request.start_position.value_or(count);
+  if (start_position < 0 || start_position > count) {
+    return InvalidField("start_position", "must be in 0.." + std::to_string(count) + ", is " +
+                                              std::to_string(start_position));
+  }
+  RETURN_IF_ERROR(sessions_.Append(request.id, added, request.expected_token_count).status());
+
+  const SamplingParams sampling = Overlay(session->settings.sampling, request.sampling);
+  auto sequence =
+      NewSequence(start, session->tokens, sampling, sampling.seed.value_or(session->seed));
+  sequence->session_id = request.id;
+  sequence->priority = session->settings.priority;
+  sequence->root = RootFor(session->cache_salt);
+  sequence->computed_before = static_cast<size_t>(session->computed_token_count);
+  sequence->end_count =
+      std::min<size_t>(start_position + MaxTokens(request.max_tokens), config_.context_length);
+  if (start_position < count || sequence->end_count <= sequence->tokens.size()) {
+    sequence->phase = Phase::kReplaying;
+    sequence->replay_next = static_cast<size_t>(start_position);
+    sequence->replay_end = std::min(sequence->tokens.size(), sequence->end_count);
+    sequence->replay_text.emplace(*parts_.tokenizer);
+    sequence->replay_text->Prime(std::span(sequence->tokens).first(sequence->replay_next));
+  }
+  runner_.Start(std::move(sequence));
+  return Status();
+}
+
+void EngineCore::Generate(StreamStart start, const GenerateRequest& request,
+                          EncodedContent content) {
+  const Status started = StartGenerate(start, request, std::move(content));
+  if (!started.ok()) start.sink->OnEnd({.status = started});
+}
+
+Status EngineCore::StartGenerate(const StreamStart& start, const GenerateRequest& request,
+                                 EncodedContent content) {
+  RETURN_IF_ERROR(CheckStream(request.max_tokens, request.sampling));
+  RETURN_IF_ERROR(ValidatePriority(request.priority, "priority"));
+  RETURN_IF_ERROR(ValidateCacheSalt(request.cache_salt));
+  std::vector<uint32_t> tokens = encoder_.Resolve(std::move(content), {});
+  if (tokens.empty()) return InvalidField("content", "is empty");
+  if (tokens.size() >= config_.context_length) {
+    return ContentOverContext(tokens.size(), config_.context_length);
+  }
+  auto sequence = NewSequence(start, std::move(tokens), request.sampling,
+                              request.sampling.seed.value_or(rng_.Next()));
+  sequence->priority = request.priority;
+  sequence->root = RootFor(request.cache_salt);
+  sequence->end_count = std::min<size_t>(sequence->tokens.size() + MaxTokens(request.max_tokens),
+                                         config_.context_length);
+  runner_.Start(std::move(sequence));
+  return Status();
+}
+
+}  // namespace cairn

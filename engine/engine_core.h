@@ -1,0 +1,95 @@
+// What the engine thread owns: sessions, sequences, blocks, and the rules between them. It has no
+// thread and no lock of its own, so a test can drive it step by step.
+// Threads: one at a time, except for encoder() and tokenizer(), which are for any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "engine/api.h"
+#include "engine/content.h"
+#include "engine/engine_config.h"
+#include "engine/engine_parts.h"
+#include "engine/runner.h"
+#include "engine/session_table.h"
+
+namespace cairn {
+
+// A stream as it enters: its name, where its tokens go, and when it was asked for.
+struct StreamStart {
+  SequenceId id;
+  std::shared_ptr<TokenSink> sink;
+  Clock::Monotonic received;
+};
+
+class EngineCore {
+ public:
+  // `seed`: of minted ids and of seeds that nobody named. `config` and `clock` outlive this.
+  EngineCore(EngineParts parts, const EngineConfig& config, const Clock& clock, uint64_t seed);
+
+  const ContentEncoder& encoder() const { return encoder_; }
+  const Tokenizer& tokenizer() const { return *parts_.tokenizer; }
+  const ModelInfo& model_info() const { return parts_.model_info; }
+
+  // As in engine.h; `content` is the request's, encoded.
+  Result<SessionInfo> CreateSession(const CreateSessionRequest& request, EncodedContent content);
+  Result<SessionInfo> GetSession(const std::string& id);
+  Result<SessionPage> ListSessions(const ListSessionsRequest& request);
+  Result<SessionInfo> UpdateSession(const UpdateSessionRequest& request);
+  Result<Done> DeleteSession(const std::string& id);
+  Result<SessionInfo> ForkSession(const ForkSessionRequest& request);
+  Result<SessionInfo> TruncateSession(const std::string& id, int64_t token_count);
+  Result<AppendResult> AppendContent(const AppendRequest& request, EncodedContent content);
+  Result<TokenRange> ReadTokens(const std::string& id, int64_t start_position, int64_t token_count);
+  Result<SessionInfo> SuspendSession(const std::string& id, Tier tier);
+  Result<SessionInfo> PrefetchSession(const std::string& id, SequenceId sequence);
+
+  void Decode(StreamStart start, const DecodeRequest& request, EncodedContent content);
+  void Generate(StreamStart start, const GenerateRequest& request, EncodedContent content);
+  void CancelStream(SequenceId id, const Status& why) { runner_.Cancel(id, why); }
+  void ResumeStream(SequenceId id) { runner_.Resume(id); }
+  void CancelAll(const Status& why) { runner_.CancelAll(why); }
+
+  Result<Residency> LookupPrefix(EncodedContent content, const std::string& cache_salt);
+  Result<EngineStats> GetStats();
+  Result<Done> ClearCache(std::optional<Tier> tier);
+
+  // One step; false when there was nothing to do.
+  bool Step() { return runner_.Step(); }
+  bool HasWork() const { return runner_.HasWork(); }
+  size_t stream_count() const { return runner_.sequence_count(); }
+  // Removes expired sessions; call it now and then.
+  void ExpireSessions();
+  void CheckInvariants() const { runner_.CheckInvariants(); }
+
+ private:
+  Status StartDecode(const StreamStart& start, const DecodeRequest& request,
+                     EncodedContent content);
+  Status StartGenerate(const StreamStart& start, const GenerateRequest& request,
+                       EncodedContent content);
+  std::unique_ptr<Sequence> NewSequence(const StreamStart& start, std::vector<uint32_t> tokens,
+                                        const SamplingParams& sampling, uint64_t seed) const;
+  Status CheckStream(uint32_t max_tokens, const SamplingParams& sampling) const;
+  uint32_t MaxTokens(uint32_t asked) const;
+  // kAborted while a stream decodes the session; a prefetch is cancelled instead.
+  Status ClaimSession(const std::string& id);
+  BlockKey RootFor(const std::string& cache_salt) const;
+  SessionInfo InfoOf(const Session& session) const;
+  Residency ResidencyOf(const BlockKey& root, std::span<const uint32_t> tokens) const;
+
+  EngineParts parts_;
+  const EngineConfig& config_;
+  const Clock& clock_;
+  ContentEncoder encoder_;
+  SessionTable sessions_;
+  Runner runner_;
+  Rng rng_;
+};
+
+}  // namespace cairn

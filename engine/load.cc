@@ -1,0 +1,208 @@
+#include "engine/load.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/checkpoint.h"
+#include "engine/fingerprint.h"
+#include "engine/rope.h"
+#include "engine/vocabulary.h"
+#include "kernels/backend.h"
+
+namespace cairn {
+namespace {
+
+constexpr uint64_t kMiB = 1u << 20;
+
+uint32_t UsableProcessors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+// What this process may still take, in bytes: the machine's available memory or, when it is less,
+// the room in its control group (version 2). 0 when neither can be read.
+uint64_t AvailableMemory() {
+  uint64_t available = 0;
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string key, unit; meminfo >> key;) {
+    uint64_t kibibytes = 0;
+    meminfo >> kibibytes;
+    std::getline(meminfo, unit);
+    if (key == "MemAvailable:") available = kibibytes * 1024;
+  }
+  uint64_t limit = 0, used = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
+      std::ifstream("/sys/fs/cgroup/memory.current") >> used) {
+    available = std::min(available, limit - std::min(limit, used));
+  }
+  return available;
+}
+
+std::string Grouped(uint64_t value) {  // 23,040
+  std::string text = std::to_string(value);
+  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) text.insert(at, ",");
+  return text;
+}
+
+// Half of the memory that is left, but no more than all places full to the context take.
+uint64_t FittingPoolBytes(const KvLayout& layout, const EngineConfig& config) {
+  const uint64_t everything =
+      uint64_t{config.concurrent_max} * config.context_length * layout.token_bytes();
+  return std::min(everything, std::max(AvailableMemory() / 2, 64 * kMiB));
+}
+
+Result<uint32_t> PoolBlocks(const LoadOptions& options, const KvLayout& layout,
+                            const EngineConfig& config) {
+  const uint64_t bytes = options.device_memory_bytes > 0 ? options.device_memory_bytes
+                                                         : FittingPoolBytes(layout, config);
+  const uint64_t blocks = bytes / layout.block_bytes();
+  if (blocks < 2) {
+    return InvalidField("--device-memory", "must hold at least 2 blocks of " +
+                                               Grouped(layout.block_bytes()) + " bytes, is " +
+                                               Grouped(bytes) + " bytes");
+  }
+  return static_cast<uint32_t>(std::min<uint64_t>(blocks, UINT32_MAX / 2));
+}
+
+ModelInfo DescribeModel(const Model& model, const Tokenizer& tokenizer, const Digest& fingerprint,
+                        const EngineConfig& config) {
+  const ModelConfig& shape = model.config();
+  const KvLayout& layout = model.kv_layout();
+  const std::span<const uint32_t> end_ids = tokenizer.end_ids();
+  return {.name = shape.name,
+          .architecture = shape.architecture,
+          .parameter_count = static_cast<int64_t>(shape.parameter_count),
+          .context_length = static_cast<int32_t>(config.context_length),
+          .vocabulary_size = static_cast<int32_t>(shape.vocabulary_size),
+          .fingerprint = fingerprint.ToHex(),
+          .backend = "cpu",
+          .arithmetic = layout.arithmetic,
+          .layer_count = static_cast<int32_t>(layout.layer_count),
+          .kv_head_count = static_cast<int32_t>(layout.kv_head_count),
+          .head_dim = static_cast<int32_t>(layout.head_dim),
+          .kv_type = "f16",
+          .block_tokens = static_cast<int32_t>(layout.block_tokens),
+          .bytes_per_token = static_cast<int64_t>(layout.token_bytes()),
+          .bytes_per_block = static_cast<int64_t>(layout.block_bytes()),
+          .end_token_ids = {end_ids.begin(), end_ids.end()}};
+}
+
+std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& device) {
+  const ModelInfo& info = parts.model_info;
+  const uint64_t blocks = parts.blocks->stats().capacity;
+  char line[512];
+  std::vector<std::string> lines;
+  std::snprintf(line, sizeof line, "model    %s (%s, %.0f M parameters, %.0f MiB packed)",
+                info.name.c_str(), info.architecture.c_str(), info.parameter_count / 1e6,
+                double(parts.model->weight_bytes()) / kMiB);
+  lines.push_back(line);
+  lines.push_back("context  " + Grouped(info.context_length) + " tokens");
+  std::snprintf(line, sizeof line,
+                "kv       %s bytes a token = 2 (K, V) x %d layers x %d KV heads x %d x 2 (%s)",
+                Grouped(info.bytes_per_token).c_str(), info.layer_count, info.kv_head_count,
+                info.head_dim, info.kv_type.c_str());
+  lines.push_back(line);
+  std::snprintf(line, sizeof line, "device   %s tokens in %s blocks of %d, %.0f MiB",
+                Grouped(blocks * info.block_tokens).c_str(), Grouped(blocks).c_str(),
+                info.block_tokens, double(blocks) * info.bytes_per_block / kMiB);
+  lines.push_back(line);
+  std::snprintf(line, sizeof line, "compute  %s, %u threads, %s", info.arithmetic.c_str(),
+                device.thread_count, device.name.c_str());
+  lines.push_back(line);
+  return lines;
+}
+
+Status CheckOptions(const LoadOptions& options) {
+  const uint32_t block = options.block_tokens;
+  if (block != 16 && block != 32 && block != 64) {
+    return InvalidField("block_tokens", "must be 16, 32 or 64, is " + std::to_string(block));
+  }
+  constexpr uint32_t kContextMax = 4u << 20;
+  if (options.context_length > kContextMax) {
+    return InvalidField("--context-length", "must be at most " + Grouped(kContextMax) + ", is " +
+                                                Grouped(options.context_length));
+  }
+  return Status();
+}
+
+// The matrices are packed; what the mapped file still keeps resident is a second copy.
+void DropFilePages(const Checkpoint& checkpoint) {
+  for (const GgufTensor& tensor : checkpoint.file().tensors()) {
+    checkpoint.file().ReleasePages(tensor.bytes);
+  }
+}
+
+}  // namespace
+
+Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
+                                void (*progress)(double share)) {
+  RETURN_IF_ERROR(CheckOptions(options));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.model_path));
+  const uint32_t trained = checkpoint.config().context_length;
+  EngineConfig config = options.engine;
+  config.context_length = options.context_length > 0 ? options.context_length : trained;
+  config.max_tokens_default = std::min(config.max_tokens_default, config.context_length);
+  RETURN_IF_ERROR(config.Validate());
+  std::vector<std::string> warnings;
+  if (config.context_length > trained) {
+    warnings.push_back("--context-length " + std::to_string(config.context_length) +
+                       " is beyond the " + std::to_string(trained) +
+                       " that the model was trained for: positions are interpolated");
+  }
+
+  ASSIGN_OR_RETURN(const Vocabulary vocabulary, ReadVocabulary(checkpoint.file()));
+  ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer, Tokenizer::Create(vocabulary));
+  if (tokenizer->size() != checkpoint.config().vocabulary_size) {
+    return InvalidArgument(options.model_path + ": the vocabulary has " +
+                           std::to_string(tokenizer->size()) + " tokens, the embedding " +
+                           std::to_string(checkpoint.config().vocabulary_size) + " rows");
+  }
+  Result<std::unique_ptr<ChatTemplate>> chat_template =
+      ChatTemplate::Detect(vocabulary.chat_template, *tokenizer);
+
+  const uint32_t threads = options.thread_count > 0 ? options.thread_count : UsableProcessors();
+  ASSIGN_OR_RETURN(Backend backend, MakeCpuBackend({.thread_count = threads,
+                                                    .mode = options.mode,
+                                                    .instruction_set = options.instruction_set}));
+  const DeviceInfo device = backend.device->info();
+  const ModelLimits limits = {.context_length = config.context_length,
+                              .block_tokens = options.block_tokens,
+                              .rows_max = config.prefill_chunk + 2 * config.concurrent_max,
+                              .logits_max = config.concurrent_max};
+  ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                   Model::Create(checkpoint, std::move(backend), limits, progress));
+  const Digest fingerprint = ExtendedFingerprint(
+      CachedFingerprint(checkpoint), ContextExtension(checkpoint.config(), config.context_length));
+  DropFilePages(checkpoint);
+
+  ASSIGN_OR_RETURN(const uint32_t block_count, PoolBlocks(options, model->kv_layout(), config));
+  const OffloadConfig offload = {.device_blocks_max = block_count,
+                                 .verify_duplicates = options.verify_duplicate_blocks};
+  ASSIGN_OR_RETURN(std::unique_ptr<BlockStore> blocks,
+                   BlockStore::Create(offload, model->kv_layout(), model->device(), clock));
+  std::unique_ptr<TraceWriter> trace;
+  if (!options.trace_path.empty()) {
+    ASSIGN_OR_RETURN(trace, TraceWriter::Open(options.trace_path));
+  }
+  ModelInfo info = DescribeModel(*model, *tokenizer, fingerprint, config);
+  LoadedEngine loaded{.parts = {.model = std::move(model),
+                                .blocks = std::move(blocks),
+                                .tokenizer = std::move(tokenizer),
+                                .chat_template = std::move(chat_template),
+                                .model_info = std::move(info),
+                                .fingerprint = fingerprint,
+                                .trace = std::move(trace)},
+                      .config = config,
+                      .warnings = std::move(warnings)};
+  loaded.summary = Summarize(loaded.parts, device);
+  return loaded;
+}
+
+}  // namespace cairn

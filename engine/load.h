@@ -1,0 +1,45 @@
+// From a model file to an engine that is ready to start: backend, weights, tokenizer, block pool.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "engine/engine_config.h"
+#include "engine/engine_parts.h"
+#include "kernels/ops.h"
+
+namespace cairn {
+
+struct LoadOptions {
+  std::string model_path;
+  uint32_t thread_count = 0;  // compute threads; 0: one a processor that this process may use
+  ComputeMode mode = ComputeMode::kExact;
+  std::optional<std::string> instruction_set;
+  uint64_t device_memory_bytes = 0;  // of the block pool; 0: fits the machine
+  uint32_t context_length = 0;       // 0: what the model was trained for
+  uint32_t block_tokens = 16;        // 16, 32 or 64
+  bool verify_duplicate_blocks = false;
+  std::string trace_path;  // empty: no trace
+  EngineConfig engine;     // context_length is filled in by LoadEngine
+};
+
+struct LoadedEngine {
+  EngineParts parts;
+  EngineConfig config;               // complete
+  std::vector<std::string> summary;  // what was loaded, for people; at most 6 lines
+  std::vector<std::string> warnings;
+};
+
+// kInvalidArgument naming the flag for options out of bounds; what Checkpoint::Open says of the
+// file; kResourceExhausted when the memory is not there. `clock` outlives the engine; `progress`
+// (may be null) hears the share of the weights that is packed.
+Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
+                                void (*progress)(double share));
+
+}  // namespace cairn

@@ -1,0 +1,225 @@
+#include "engine/model.h"
+
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/rope.h"
+
+namespace cairn {
+
+Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backend backend,
+                                             const ModelLimits& limits,
+                                             void (*progress)(double share)) {
+  CHECK(limits.context_length > 0 && limits.rows_max > 0 && limits.logits_max > 0);
+  std::unique_ptr<Model> model(new Model(checkpoint, std::move(backend), limits));
+  ASSIGN_OR_RETURN(model->stream_, model->device().NewStream(StreamUse::kCompute));
+  RETURN_IF_ERROR(model->PackWeights(checkpoint, progress));
+  RETURN_IF_ERROR(model->AllocateActivations());
+  return model;
+}
+
+Model::Model(const Checkpoint& checkpoint, Backend backend, const ModelLimits& limits)
+    : config_(checkpoint.config()), limits_(limits), backend_(std::move(backend)) {
+  layout_ = {.layer_count = config_.layer_count,
+             .kv_head_count = config_.kv_head_count,
+             .head_dim = config_.head_dim,
+             .block_tokens = limits.block_tokens,
+             .type = KvType::kF16,
+             .arithmetic = backend_.arithmetic};
+  cos_sin_ =
+      RopeCosSin(config_, limits.context_length, ContextExtension(config_, limits.context_length));
+}
+
+Status Model::PackWeights(const Checkpoint& checkpoint, void (*progress)(double share)) {
+  const auto pack = [&](const MatrixView& view, std::unique_ptr<Weight>& weight) -> Status {
+    ASSIGN_OR_RETURN(weight, backend_.ops->Pack(view));
+    weight_bytes_ += weight->size_bytes();
+    return Status();
+  };
+  RETURN_IF_ERROR(pack(checkpoint.embedding(), embedding_));
+  if (!checkpoint.tied_output()) RETURN_IF_ERROR(pack(checkpoint.output(), untied_output_));
+  output_norm_ = checkpoint.output_norm();
+  for (const LayerWeights& source : checkpoint.layers()) {
+    Layer& layer = layers_.emplace_back();
+    layer.attn_norm = source.attn_norm;
+    layer.ffn_norm = source.ffn_norm;
+    RETURN_IF_ERROR(pack(source.q, layer.q));
+    RETURN_IF_ERROR(pack(source.k, layer.k));
+    RETURN_IF_ERROR(pack(source.v, layer.v));
+    RETURN_IF_ERROR(pack(source.o, layer.o));
+    RETURN_IF_ERROR(pack(source.gate, layer.gate));
+    RETURN_IF_ERROR(pack(source.up, layer.up));
+    RETURN_IF_ERROR(pack(source.down, layer.down));
+    if (progress != nullptr) progress(double(layers_.size()) / config_.layer_count);
+  }
+  return Status();
+}
+
+Status Model::AllocateActivations() {
+  const size_t rows = limits_.rows_max;
+  const size_t query_width = size_t{config_.head_count} * config_.head_dim;
+  const size_t kv_width = size_t{config_.kv_head_count} * config_.head_dim;
+  const std::array<std::pair<float**, size_t>, 9> parts = {{
+      {&x_, rows * config_.width},
+      {&h_, rows * config_.width},
+      {&q_, rows * query_width},
+      {&k_, rows * kv_width},
+      {&v_, rows * kv_width},
+      {&attended_, rows * query_width},
+      {&gate_, rows * config_.ffn_width},
+      {&up_, rows * config_.ffn_width},
+      {&logits_, size_t{limits_.logits_max} * config_.vocabulary_size},
+  }};
+  constexpr size_t kLineFloats = 64 / sizeof(float);  // every part starts on a cache line
+  const auto padded = [](size_t count) {
+    return (count + kLineFloats - 1) / kLineFloats * kLineFloats;
+  };
+  size_t total = 0;
+  for (const auto& [pointer, count] : parts) total += padded(count);
+  ASSIGN_OR_RETURN(activations_, device().Allocate(total * sizeof(float)));
+  float* next = reinterpret_cast<float*>(activations_->data());
+  for (const auto& [pointer, count] : parts) {
+    *pointer = next;
+    next += padded(count);
+  }
+  return Status();
+}
+
+// Rows [begin, end) of the segment become rows of the batch. Attention reads what every row of the
+// layer has written, so the order of rows is free.
+void Model::PlaceRows(const BatchSegment& segment, size_t begin, size_t end) {
+  if (begin == end) return;
+  const uint32_t first_position = segment.first_position + static_cast<uint32_t>(begin);
+  rows_.segments.push_back({.first_row = rows_.count,
+                            .row_count = static_cast<uint32_t>(end - begin),
+                            .first_position = first_position,
+                            .blocks = segment.blocks});
+  for (size_t i = begin; i < end; ++i) {
+    const uint32_t position = segment.first_position + static_cast<uint32_t>(i);
+    CHECK(position < limits_.context_length);
+    std::byte* block = segment.write_kv ? segment.blocks[position / layout_.block_tokens] : nullptr;
+    rows_.tokens.push_back(segment.tokens[i]);
+    rows_.places.push_back({.position = position, .block = block});
+    ++rows_.count;
+  }
+}
+
+void Model::Arrange(std::span<const BatchSegment> segments) {
+  rows_.tokens.clear();
+  rows_.places.clear();
+  rows_.segments.clear();
+  rows_.count = 0;
+  for (const BatchSegment& segment : segments) {
+    CHECK(!segment.tokens.empty());
+    if (segment.want_logits) PlaceRows(segment, segment.tokens.size() - 1, segment.tokens.size());
+  }
+  rows_.logits_count = rows_.count;
+  rows_.logits_segment_count = rows_.segments.size();
+  for (const BatchSegment& segment : segments) {
+    PlaceRows(segment, 0, segment.tokens.size() - (segment.want_logits ? 1 : 0));
+  }
+  CHECK(rows_.count <= limits_.rows_max && rows_.logits_count <= limits_.logits_max);
+}
+
+std::span<const float> Model::Forward(std::span<const BatchSegment> segments) {
+  Arrange(segments);
+  Ops& ops = *backend_.ops;
+  ops.Embed({.table = embedding_.get(),
+             .tokens = rows_.tokens.data(),
+             .out = x_,
+             .row_count = rows_.count},
+            *stream_);
+  const float* delta = nullptr;  // what the layer before adds to the residual stream
+  uint32_t row_count = rows_.count;
+  for (uint32_t index = 0; index < config_.layer_count; ++index) {
+    const Layer& layer = layers_[index];
+    ops.RmsNorm({.x = x_,
+                 .delta = delta,
+                 .gain = layer.attn_norm.data(),
+                 .out = h_,
+                 .row_count = row_count,
+                 .width = config_.width,
+                 .epsilon = config_.rms_epsilon},
+                *stream_);
+    // Of the last layer only K and V matter, except to the rows that want logits: they are first.
+    const bool last = index + 1 == config_.layer_count;
+    const uint32_t rows_after = last ? rows_.logits_count : row_count;
+    Attend(layer, index, row_count);
+    row_count = rows_after;
+    if (row_count == 0) break;
+    ops.RmsNorm({.x = x_,
+                 .delta = h_,
+                 .gain = layer.ffn_norm.data(),
+                 .out = h_,
+                 .row_count = row_count,
+                 .width = config_.width,
+                 .epsilon = config_.rms_epsilon},
+                *stream_);
+    FeedForward(layer, row_count);
+    delta = h_;
+  }
+  if (rows_.logits_count > 0) {
+    ops.RmsNorm({.x = x_,
+                 .delta = h_,
+                 .gain = output_norm_.data(),
+                 .out = h_,
+                 .row_count = rows_.logits_count,
+                 .width = config_.width,
+                 .epsilon = config_.rms_epsilon},
+                *stream_);
+    const MatMulOutput output = {untied_output_ ? untied_output_.get() : embedding_.get(), logits_};
+    ops.MatMul({.x = h_, .row_count = rows_.logits_count, .outputs = {&output, 1}}, *stream_);
+  }
+  CHECK(stream_->Synchronize().ok());
+  return {logits_, size_t{rows_.logits_count} * config_.vocabulary_size};
+}
+
+// h_ in: normalised input of all rows. h_ out: what attention adds, for the rows that go on.
+void Model::Attend(const Layer& layer, uint32_t index, uint32_t row_count) {
+  Ops& ops = *backend_.ops;
+  const std::array<MatMulOutput, 3> qkv = {
+      {{layer.q.get(), q_}, {layer.k.get(), k_}, {layer.v.get(), v_}}};
+  ops.MatMul({.x = h_, .row_count = row_count, .outputs = qkv}, *stream_);
+  ops.RopeWriteKv({.q = q_,
+                   .k = k_,
+                   .v = v_,
+                   .cos_sin = cos_sin_.data(),
+                   .places = rows_.places.data(),
+                   .layout = &layout_,
+                   .layer = index,
+                   .row_count = row_count,
+                   .head_count = config_.head_count,
+                   .rotary_dim = config_.rope_dim,
+                   .q_scale = static_cast<float>(1.0 / std::sqrt(double(config_.head_dim)))},
+                  *stream_);
+  const bool last = index + 1 == config_.layer_count;
+  const uint32_t rows_after = last ? rows_.logits_count : row_count;
+  if (rows_after == 0) return;
+  std::span<const AttentionSegment> segments = rows_.segments;
+  if (last) segments = segments.first(rows_.logits_segment_count);
+  ops.PagedAttention({.q = q_,
+                      .out = attended_,
+                      .segments = segments,
+                      .layout = &layout_,
+                      .layer = index,
+                      .head_count = config_.head_count},
+                     *stream_);
+  const MatMulOutput projection = {layer.o.get(), h_};
+  ops.MatMul({.x = attended_, .row_count = rows_after, .outputs = {&projection, 1}}, *stream_);
+}
+
+// h_ in: normalised input. h_ out: what the feed-forward network adds.
+void Model::FeedForward(const Layer& layer, uint32_t row_count) {
+  Ops& ops = *backend_.ops;
+  const std::array<MatMulOutput, 2> gate_up = {{{layer.gate.get(), gate_}, {layer.up.get(), up_}}};
+  ops.MatMul({.x = h_, .row_count = row_count, .outputs = gate_up}, *stream_);
+  ops.SwiGlu(
+      {.gate = gate_, .up = up_, .out = gate_, .row_count = row_count, .width = config_.ffn_width},
+      *stream_);
+  const MatMulOutput down = {layer.down.get(), h_};
+  ops.MatMul({.x = gate_, .row_count = row_count, .outputs = {&down, 1}}, *stream_);
+}
+
+}  // namespace cairn

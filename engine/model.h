@@ -1,0 +1,102 @@
+// The forward pass of the `llama` architecture over a ragged batch of rows (Touvron et al. 2023),
+// in the order of the paper. Weights are packed into the backend's layout once; the file's pages
+// are not needed afterwards.
+// Threads: the engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/checkpoint.h"
+#include "kernels/backend.h"
+#include "kernels/kv_layout.h"
+#include "kernels/ops.h"
+
+namespace cairn {
+
+// Rows at consecutive positions of one sequence.
+struct BatchSegment {
+  std::span<const uint32_t> tokens;  // the ids, one a row; at least one
+  uint32_t first_position = 0;
+  std::byte* const* blocks = nullptr;  // the sequence's blocks from position 0 to the last row
+  bool write_kv = true;                // false: K and V of these positions are in place already
+  bool want_logits = false;            // of the last row
+};
+
+struct ModelLimits {
+  uint32_t context_length = 0;  // positions; beyond the trained length RoPE is interpolated
+  uint32_t block_tokens = 16;
+  uint32_t rows_max = 0;    // of a batch
+  uint32_t logits_max = 0;  // rows of a batch that want logits
+};
+
+class Model {
+ public:
+  // Packs the weights; `progress` (may be null) hears the share that is done, 0..1.
+  static Result<std::unique_ptr<Model>> Create(const Checkpoint& checkpoint, Backend backend,
+                                               const ModelLimits& limits,
+                                               void (*progress)(double share));
+
+  // Runs the batch, writes K and V of its rows, and gives [segments that want logits][vocabulary]
+  // in the order of the segments. Valid until the next Forward.
+  std::span<const float> Forward(std::span<const BatchSegment> segments);
+
+  const KvLayout& kv_layout() const { return layout_; }
+  const ModelConfig& config() const { return config_; }
+  Device& device() { return *backend_.device; }
+  Stream& compute_stream() { return *stream_; }
+  size_t weight_bytes() const { return weight_bytes_; }
+
+ private:
+  struct Layer {
+    std::vector<float> attn_norm, ffn_norm;
+    std::unique_ptr<Weight> q, k, v, o, gate, up, down;
+  };
+  // The rows of a batch as the operations want them: those with logits first.
+  struct Rows {
+    std::vector<uint32_t> tokens;
+    std::vector<RowPlace> places;
+    std::vector<AttentionSegment> segments;
+    uint32_t count = 0;
+    uint32_t logits_count = 0;
+    size_t logits_segment_count = 0;
+  };
+
+  Model(const Checkpoint& checkpoint, Backend backend, const ModelLimits& limits);
+  Status PackWeights(const Checkpoint& checkpoint, void (*progress)(double share));
+  Status AllocateActivations();
+  void Arrange(std::span<const BatchSegment> segments);
+  void PlaceRows(const BatchSegment& segment, size_t begin, size_t end);
+  void Attend(const Layer& layer, uint32_t index, uint32_t row_count);
+  void FeedForward(const Layer& layer, uint32_t row_count);
+
+  const ModelConfig config_;
+  const ModelLimits limits_;
+  Backend backend_;
+  KvLayout layout_;
+  std::unique_ptr<Stream> stream_;
+
+  std::unique_ptr<Weight> embedding_;
+  std::unique_ptr<Weight> untied_output_;  // null: the embedding is the output matrix too
+  std::vector<float> output_norm_;
+  std::vector<Layer> layers_;
+  std::vector<float> cos_sin_;
+  size_t weight_bytes_ = 0;
+
+  std::unique_ptr<Buffer> activations_;
+  float* x_ = nullptr;         // [rows, width]: the residual stream
+  float* h_ = nullptr;         // [rows, width]: normalised input, then the branch's output
+  float* q_ = nullptr;         // [rows, heads * head_dim]
+  float* k_ = nullptr;         // [rows, kv_heads * head_dim]
+  float* v_ = nullptr;         // [rows, kv_heads * head_dim]
+  float* attended_ = nullptr;  // [rows, heads * head_dim]
+  float* gate_ = nullptr;      // [rows, ffn_width]
+  float* up_ = nullptr;        // [rows, ffn_width]
+  float* logits_ = nullptr;    // [logits_max, vocabulary]
+  Rows rows_;
+};
+
+}  // namespace cairn

@@ -1,0 +1,286 @@
+// Who runs: admission, replay, preemption, the end of a sequence. runner_step.cc has the step.
+#include "engine/runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace cairn {
+namespace {
+
+constexpr size_t kReplayChunk = 1024;     // tokens handed out in one step
+constexpr uint32_t kPassedOverMax = 16;   // then nobody is admitted before it any more
+constexpr uint32_t kBlockedTriesMax = 4;  // sequences that are tried in vain in one step
+
+}  // namespace
+
+Runner::Runner(Model& model, BlockStore& store, SessionTable& sessions, const Tokenizer& tokenizer,
+               const EngineConfig& config, const Clock& clock, TraceWriter* trace)
+    : model_(model),
+      store_(store),
+      sessions_(sessions),
+      tokenizer_(tokenizer),
+      config_(config),
+      clock_(clock),
+      trace_(trace) {}
+
+void Runner::Start(std::unique_ptr<Sequence> sequence) {
+  CHECK(sequence->phase != Phase::kRunning && !sequence->tokens.empty());
+  if (!sequence->session_id.empty()) {
+    const bool fresh = by_session_.emplace(sequence->session_id, sequence->id).second;
+    CHECK(fresh);
+  }
+  const SequenceId id = sequence->id;
+  sequences_.emplace(id, std::move(sequence));
+}
+
+Sequence* Runner::Find(SequenceId id) {
+  const auto found = sequences_.find(id);
+  return found == sequences_.end() ? nullptr : found->second.get();
+}
+
+const Sequence* Runner::FindBySession(const std::string& session_id) const {
+  const auto found = by_session_.find(session_id);
+  return found == by_session_.end() ? nullptr : sequences_.at(found->second).get();
+}
+
+size_t Runner::running_count() const {
+  size_t count = 0;
+  for (const auto& [id, sequence] : sequences_) count += sequence->phase == Phase::kRunning;
+  return count;
+}
+
+bool Runner::HasWork() const {
+  for (const auto& [id, sequence] : sequences_) {
+    if (!sequence->paused) return true;
+  }
+  return false;
+}
+
+void Runner::Cancel(SequenceId id, const Status& why) {
+  CHECK(!why.ok());
+  if (Sequence* sequence = Find(id)) {
+    End(*sequence, {.status = why});
+    Deliver();
+  }
+}
+
+void Runner::CancelAll(const Status& why) {
+  while (!sequences_.empty()) Cancel(sequences_.begin()->first, why);
+}
+
+void Runner::Resume(SequenceId id) {
+  if (Sequence* sequence = Find(id)) sequence->paused = false;
+}
+
+// Hands out a piece of what the session has already. True when somebody got something.
+bool Runner::ReplaySome() {
+  std::vector<Sequence*> replaying;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->phase == Phase::kReplaying && !sequence->paused) {
+      replaying.push_back(sequence.get());
+    }
+  }
+  for (Sequence* sequence : replaying) Replay(*sequence);
+  return !replaying.empty();
+}
+
+void Runner::Replay(Sequence& sequence) {
+  const size_t count = std::min(kReplayChunk, sequence.replay_end - sequence.replay_next);
+  StreamUpdate update{.position = static_cast<int64_t>(sequence.replay_next)};
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t token = sequence.tokens[sequence.replay_next++];
+    update.token_ids.push_back(token);
+    update.text += sequence.replay_text->Push(token);
+  }
+  sequence.usage.completion_tokens += static_cast<int64_t>(count);
+  sequence.MarkToken(clock_.Now());
+  const bool done = sequence.replay_next == sequence.replay_end;
+  const bool at_length = sequence.tokens.size() >= sequence.end_count;
+  if (done && at_length) update.text += sequence.replay_text->Flush();
+  if (count > 0) deliveries_.push_back({sequence.id, sequence.sink, std::move(update), {}});
+  if (!done) return;
+  if (at_length) {
+    End(sequence, {.finish_reason = FinishReason::kLength});
+  } else {
+    sequence.phase = Phase::kWaiting;
+  }
+}
+
+void Runner::ReleaseLongPaused() {
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->phase == Phase::kRunning && sequence->paused &&
+        clock_.Now() - sequence->paused_since > config_.paused_max) {
+      Preempt(*sequence);
+    }
+  }
+}
+
+std::vector<Sequence*> Runner::WaitingInOrder() {
+  std::vector<Sequence*> waiting;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->phase == Phase::kWaiting && !sequence->paused) waiting.push_back(sequence.get());
+  }
+  std::stable_sort(waiting.begin(), waiting.end(),
+                   [](const Sequence* a, const Sequence* b) { return a->priority > b->priority; });
+  return waiting;
+}
+
+// Higher priority first, then who came first. Who does not fit may be passed over by smaller ones,
+// but only so often.
+void Runner::Admit() {
+  size_t running = running_count();
+  std::vector<Sequence*> blocked;
+  for (Sequence* sequence : WaitingInOrder()) {
+    if (running >= config_.concurrent_max) return;
+    if (TryAdmit(*sequence)) {
+      running = running_count();  // somebody may have been preempted, or this one refused
+      for (Sequence* passed_over : blocked) ++passed_over->passed_over_count;
+      continue;
+    }
+    if (sequence->passed_over_count >= kPassedOverMax) return;
+    blocked.push_back(sequence);
+    if (blocked.size() >= kBlockedTriesMax) return;
+  }
+}
+
+// True when the sequence has left kWaiting, be it because it can never fit.
+bool Runner::TryAdmit(Sequence& sequence) {
+  const uint32_t need =
+      ContextBlocks::BlocksFor(sequence.tokens.size(), store_.layout().block_tokens);
+  const uint32_t capacity = store_.stats().capacity;
+  if (need > capacity) {
+    End(sequence, {.status = ResourceExhausted(
+                       "a context of " + std::to_string(sequence.tokens.size()) + " tokens takes " +
+                       std::to_string(need) + " blocks; the device pool has " +
+                       std::to_string(capacity) + " (--device-memory)")});
+    return true;
+  }
+  while (true) {
+    auto blocks =
+        ContextBlocks::Acquire(store_, sequence.root, sequence.tokens,
+                               static_cast<uint32_t>(sequence.priority), model_.compute_stream());
+    if (blocks.ok()) {
+      sequence.blocks = *std::move(blocks);
+      OnAdmitted(sequence);
+      return true;
+    }
+    if (!MakeWayFor(sequence)) return false;
+  }
+}
+
+// Takes blocks from somebody of lower priority; from pinned sessions when nothing runs at all.
+bool Runner::MakeWayFor(const Sequence& sequence) {
+  Sequence* lowest = nullptr;
+  bool anybody_runs = false;
+  for (const auto& [id, other] : sequences_) {
+    if (other->phase != Phase::kRunning) continue;
+    anybody_runs = true;
+    if (other->priority < sequence.priority &&
+        (lowest == nullptr || other->priority <= lowest->priority)) {
+      lowest = other.get();
+    }
+  }
+  if (lowest != nullptr) {
+    Preempt(*lowest);
+    return true;
+  }
+  if (anybody_runs || pins_.empty()) return false;
+  pins_.erase(pins_.begin());
+  return true;
+}
+
+void Runner::OnAdmitted(Sequence& sequence) {
+  sequence.phase = Phase::kRunning;
+  sequence.passed_over_count = 0;
+  sequence.admitted = clock_.Now();
+  if (!sequence.session_id.empty()) pins_.erase(sequence.session_id);
+  if (std::exchange(sequence.admitted_before, true)) return;
+  Usage& usage = sequence.usage;
+  usage.queue_time = sequence.admitted - sequence.received;
+  const size_t count = sequence.tokens.size();
+  usage.prompt_tokens = static_cast<int64_t>(count);
+  for (const PositionRange& run : sequence.blocks->MissingRuns(count, UINT32_MAX)) {
+    const size_t old_end =
+        std::clamp<size_t>(sequence.computed_before, run.begin, size_t{run.begin} + run.count);
+    usage.recomputed_tokens += static_cast<int64_t>(old_end - run.begin);
+    usage.new_tokens += static_cast<int64_t>(run.begin + run.count - old_end);
+  }
+  usage.device_tokens = usage.prompt_tokens - usage.recomputed_tokens - usage.new_tokens;
+}
+
+// Gives up the place: what is sealed stays findable until the slots are needed.
+void Runner::Preempt(Sequence& sequence) {
+  CHECK(sequence.phase == Phase::kRunning);
+  LeaveBlocks(sequence);
+  sequence.phase = Phase::kWaiting;
+  ++counts_.preemptions;
+}
+
+void Runner::LeaveBlocks(Sequence& sequence) {
+  sequence.blocks->Release(sequence.tokens);
+  sequence.blocks.reset();
+}
+
+void Runner::PinIfWanted(const Sequence& sequence) {
+  const Result<const Session*> session = sessions_.Find(sequence.session_id);
+  if (!session.ok() || !(*session)->settings.pinned) return;
+  std::vector<Hold> holds = sequence.blocks->CloneSealed();
+  size_t pinned = holds.size();
+  for (const auto& [id, other] : pins_) pinned += other.size();
+  if (pinned <= store_.stats().capacity / 2) pins_[sequence.session_id] = std::move(holds);
+}
+
+// The sequence is gone when this returns; its sink hears of it in Deliver.
+void Runner::End(Sequence& sequence, StreamEnd end) {
+  if (sequence.phase == Phase::kRunning) {
+    if (!sequence.session_id.empty()) PinIfWanted(sequence);
+    LeaveBlocks(sequence);
+  }
+  if (!sequence.session_id.empty()) {
+    by_session_.erase(sequence.session_id);
+    const Result<const Session*> session = sessions_.Find(sequence.session_id);
+    if (session.ok()) {
+      const int64_t computed =
+          std::min(static_cast<int64_t>(sequence.computed_end), (*session)->token_count());
+      CHECK(sessions_.MarkComputed(sequence.session_id, computed).ok());
+    }
+  }
+  end.usage = sequence.usage;
+  end.usage.seed = sequence.seed;
+  if (sequence.first_token) {
+    end.usage.first_token_time = *sequence.first_token - sequence.received;
+    end.usage.decode_time = sequence.last_token - *sequence.first_token;
+  }
+  deliveries_.push_back({sequence.id, sequence.sink, std::nullopt, std::move(end)});
+  sequences_.erase(SequenceId(sequence.id));
+}
+
+void Runner::Deliver() {
+  std::vector<Delivery> deliveries = std::exchange(deliveries_, {});
+  for (Delivery& delivery : deliveries) {
+    if (delivery.sink == nullptr) continue;  // a prefetch
+    if (delivery.update) {
+      Sequence* sequence = Find(delivery.id);
+      if (!delivery.sink->OnTokens(*std::move(delivery.update)) && sequence != nullptr) {
+        sequence->paused = true;
+        sequence->paused_since = clock_.Now();
+      }
+    }
+    if (delivery.end) delivery.sink->OnEnd(*std::move(delivery.end));
+  }
+}
+
+void Runner::CheckInvariants() const {
+  for (const auto& [id, sequence] : sequences_) {
+    CHECK(sequence->id == id);
+    CHECK((sequence->phase == Phase::kRunning) == (sequence->blocks != nullptr));
+    CHECK(sequence->released_count <= sequence->tokens.size());
+    if (!sequence->session_id.empty()) CHECK(by_session_.at(sequence->session_id) == id);
+  }
+  store_.CheckInvariants();
+  sessions_.CheckInvariants();
+}
+
+}  // namespace cairn

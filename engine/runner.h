@@ -1,0 +1,130 @@
+// Runs sequences: admits them, plans and computes steps, samples, and hands tokens out.
+//
+// A step is: admit -> plan (scheduler.h) -> forward -> sample -> commit -> deliver. Commit changes
+// sequences and sessions; deliver then tells the sinks, so that one durable write can come between.
+//
+// (1) A sequence in kRunning holds every block of its context; no other one holds blocks, except
+// for
+//     pinned sessions that are idle.
+// (2) A session has at most one sequence.
+// (3) Someone always gets on: when nothing runs, whoever waits is admitted (pins give way) or is
+//     refused because it can never fit.
+// Threads: the engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "engine/api.h"
+#include "engine/engine_config.h"
+#include "engine/model.h"
+#include "engine/scheduler.h"
+#include "engine/sequence.h"
+#include "engine/session_table.h"
+#include "engine/tokenizer.h"
+#include "engine/trace.h"
+#include "offload/block_store.h"
+
+namespace cairn {
+
+struct RunnerCounts {
+  int64_t steps = 0;
+  int64_t preemptions = 0;
+  int64_t recomputed_blocks = 0;  // blocks' worth of rows that had been computed before
+  std::chrono::nanoseconds step_time{0};
+  std::chrono::nanoseconds forward_time{0};
+};
+
+class Runner {
+ public:
+  // Everything outlives the runner; `trace` may be null.
+  Runner(Model& model, BlockStore& store, SessionTable& sessions, const Tokenizer& tokenizer,
+         const EngineConfig& config, const Clock& clock, TraceWriter* trace);
+
+  // Takes a sequence in kReplaying or kWaiting.
+  void Start(std::unique_ptr<Sequence> sequence);
+  // Ends it now with `why`; no-op when it is over.
+  void Cancel(SequenceId id, const Status& why);
+  void CancelAll(const Status& why);
+  void Resume(SequenceId id);
+
+  // One step. False when there was nothing to do.
+  bool Step();
+  // Whether a step would find something to do, as far as is known.
+  bool HasWork() const;
+
+  const Sequence* FindBySession(const std::string& session_id) const;
+  size_t sequence_count() const { return sequences_.size(); }
+  size_t running_count() const;
+  size_t waiting_count() const { return sequences_.size() - running_count(); }
+  const RunnerCounts& counts() const { return counts_; }
+
+  // Gives up the blocks that a pinned session keeps.
+  void Unpin(const std::string& session_id) { pins_.erase(session_id); }
+
+  void CheckInvariants() const;
+
+ private:
+  // What one sequence does in a step.
+  struct Work {
+    Sequence* sequence;
+    std::vector<PositionRange> runs;  // rows that write K and V
+    bool samples = false;
+  };
+  // What a sink is told after the commit.
+  struct Delivery {
+    SequenceId id;
+    std::shared_ptr<TokenSink> sink;
+    std::optional<StreamUpdate> update;
+    std::optional<StreamEnd> end;
+  };
+
+  bool ReplaySome();
+  void Replay(Sequence& sequence);
+  void ReleaseLongPaused();
+  void Admit();
+  std::vector<Sequence*> WaitingInOrder();
+  bool TryAdmit(Sequence& sequence);
+  bool MakeWayFor(const Sequence& sequence);
+  void OnAdmitted(Sequence& sequence);
+
+  std::vector<Work> PlanWork();
+  Work WorkFor(Sequence& sequence, uint32_t row_count);
+  std::span<const float> Compute(const std::vector<Work>& works);
+  void Commit(const std::vector<Work>& works, std::span<const float> logits);
+  void MarkWritten(const Work& work);
+  void CommitToken(Sequence& sequence, std::span<const float> logits);
+  bool Release(Sequence& sequence, Released released);
+  void MakeRoom(Sequence& sequence);
+  void Preempt(Sequence& sequence);
+  void LeaveBlocks(Sequence& sequence);
+  void End(Sequence& sequence, StreamEnd end);
+  void Deliver();
+  void PinIfWanted(const Sequence& sequence);
+  Sequence* Find(SequenceId id);
+  bool EndsStream(const Sequence& sequence, uint32_t token) const;
+
+  Model& model_;
+  BlockStore& store_;
+  SessionTable& sessions_;
+  const Tokenizer& tokenizer_;
+  const EngineConfig& config_;
+  const Clock& clock_;
+  TraceWriter* trace_;
+
+  Sampler sampler_;
+  std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;
+  std::map<std::string, SequenceId> by_session_;
+  std::map<std::string, std::vector<Hold>> pins_;
+  std::vector<Delivery> deliveries_;
+  std::vector<BatchSegment> segments_;
+  RunnerCounts counts_;
+};
+
+}  // namespace cairn

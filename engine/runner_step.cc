@@ -1,0 +1,206 @@
+// The step: plan -> forward -> sample -> commit.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/runner.h"
+
+namespace cairn {
+
+bool Runner::Step() {
+  const Clock::Monotonic begin = clock_.Now();
+  const bool replayed = ReplaySome();
+  ReleaseLongPaused();
+  Admit();
+  Deliver();
+  const std::vector<Work> works = PlanWork();
+  if (works.empty()) return replayed;
+  const Clock::Monotonic planned = clock_.Now();
+  const std::span<const float> logits = Compute(works);
+  const Clock::Monotonic computed = clock_.Now();
+  Commit(works, logits);
+  const Clock::Monotonic committed = clock_.Now();
+  Deliver();
+  const Clock::Monotonic delivered = clock_.Now();
+
+  ++counts_.steps;
+  counts_.step_time += delivered - begin;
+  counts_.forward_time += computed - planned;
+  if (trace_ != nullptr) {
+    size_t row_count = 0;
+    for (const BatchSegment& segment : segments_) row_count += segment.tokens.size();
+    trace_->Span(
+        "step", begin, delivered,
+        "\"rows\":" + std::to_string(row_count) + ",\"sequences\":" + std::to_string(works.size()));
+    trace_->Span("plan", begin, planned);
+    trace_->Span("forward", planned, computed);
+    trace_->Span("sample and commit", computed, committed);
+    trace_->Span("deliver", committed, delivered);
+  }
+  return true;
+}
+
+std::vector<Runner::Work> Runner::PlanWork() {
+  std::vector<SequenceView> runnable;
+  std::vector<Sequence*> restored;  // prefetches that have nothing left to do
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->phase != Phase::kRunning || sequence->paused) continue;
+    const uint32_t rows_left = sequence->rows_left();
+    if (rows_left == 0) {
+      restored.push_back(sequence.get());
+    } else {
+      runnable.push_back({id, rows_left, sequence->priority});
+    }
+  }
+  for (Sequence* sequence : restored) End(*sequence, {.finish_reason = FinishReason::kLength});
+  std::vector<Work> works;
+  for (const StepShare& share : PlanStep(runnable, config_.prefill_chunk)) {
+    works.push_back(WorkFor(*Find(share.id), share.row_count));
+  }
+  return works;
+}
+
+Runner::Work Runner::WorkFor(Sequence& sequence, uint32_t row_count) {
+  Work work{.sequence = &sequence};
+  const size_t count = sequence.tokens.size();
+  work.runs = sequence.blocks->MissingRuns(count, row_count);
+  work.samples = sequence.sink != nullptr && sequence.blocks->missing_count(count) <= row_count;
+  return work;
+}
+
+// One pass over the rows of all works. The logits are of the works that sample, in their order.
+std::span<const float> Runner::Compute(const std::vector<Work>& works) {
+  segments_.clear();
+  for (const Work& work : works) {
+    const Sequence& sequence = *work.sequence;
+    const std::span<const uint32_t> tokens = sequence.tokens;
+    bool last_is_a_row = false;
+    for (const PositionRange& run : work.runs) {
+      last_is_a_row = run.begin + run.count == tokens.size();
+      segments_.push_back({.tokens = tokens.subspan(run.begin, run.count),
+                           .first_position = run.begin,
+                           .blocks = sequence.blocks->addresses(),
+                           .want_logits = work.samples && last_is_a_row});
+    }
+    if (work.samples && !last_is_a_row) {  // its K and V are in place; only the logits are wanted
+      segments_.push_back({.tokens = tokens.last(1),
+                           .first_position = static_cast<uint32_t>(tokens.size() - 1),
+                           .blocks = sequence.blocks->addresses(),
+                           .write_kv = false,
+                           .want_logits = true});
+    }
+  }
+  return model_.Forward(segments_);
+}
+
+void Runner::Commit(const std::vector<Work>& works, std::span<const float> logits) {
+  const size_t vocabulary_size = model_.config().vocabulary_size;
+  std::vector<SequenceId> sampled;
+  for (const Work& work : works) {
+    MarkWritten(work);
+    if (!work.samples) continue;
+    sampled.push_back(work.sequence->id);
+    CommitToken(*work.sequence, logits.first(vocabulary_size));
+    logits = logits.subspan(vocabulary_size);
+  }
+  // Only now may blocks change hands: before, a step's rows still lay in them.
+  for (const SequenceId id : sampled) {
+    if (Sequence* sequence = Find(id); sequence != nullptr && sequence->blocks != nullptr) {
+      MakeRoom(*sequence);
+    }
+  }
+}
+
+void Runner::MarkWritten(const Work& work) {
+  Sequence& sequence = *work.sequence;
+  const uint32_t block_tokens = store_.layout().block_tokens;
+  for (const PositionRange& run : work.runs) {
+    sequence.blocks->Written(run, sequence.tokens);
+    const size_t end = size_t{run.begin} + run.count;
+    if (end <= sequence.computed_before) counts_.recomputed_blocks += run.count / block_tokens;
+    sequence.computed_end = std::max(sequence.computed_end, end);
+  }
+  if (work.samples && sequence.usage.restore_time.count() == 0 &&
+      sequence.usage.recomputed_tokens > 0) {
+    sequence.usage.restore_time = clock_.Now() - sequence.admitted;
+  }
+}
+
+bool Runner::EndsStream(const Sequence& sequence, uint32_t token) const {
+  const std::vector<uint32_t>& stops = sequence.sampling.stop_token_ids;
+  if (std::find(stops.begin(), stops.end(), token) != stops.end()) return true;
+  return !sequence.sampling.ignore_eos && tokenizer_.IsEnd(token);
+}
+
+void Runner::CommitToken(Sequence& sequence, std::span<const float> logits) {
+  const size_t position = sequence.tokens.size();
+  const Result<SampledToken> sampled =
+      sampler_.Sample(logits, sequence.sampling, sequence.seed, position,
+                      sequence.counts ? &*sequence.counts : nullptr);
+  if (!sampled.ok()) {
+    End(sequence, {.status = sampled.status()});
+    return;
+  }
+  sequence.MarkToken(clock_.Now());
+  if (EndsStream(sequence, sampled->id)) {
+    if (!Release(sequence, sequence.output->Finish())) return;
+    End(sequence, {.finish_reason = FinishReason::kStop, .stop_token_id = sampled->id});
+    return;
+  }
+  sequence.tokens.push_back(sampled->id);
+  if (sequence.counts) sequence.counts->Add(sampled->id);
+  Released output = sequence.output->Push(sampled->id, sampled->logprob);
+  std::optional<std::string> stop_string = output.stop_string;
+  if (!Release(sequence, std::move(output))) return;
+  if (stop_string) {
+    End(sequence, {.finish_reason = FinishReason::kStop, .stop_string = std::move(stop_string)});
+  } else if (sequence.tokens.size() >= sequence.end_count) {
+    if (!Release(sequence, sequence.output->Finish())) return;
+    End(sequence, {.finish_reason = FinishReason::kLength});
+  }
+}
+
+// What the output lets go becomes part of the session, and goes to the sink. False when the session
+// could not take it: the sequence has then ended.
+bool Runner::Release(Sequence& sequence, Released released) {
+  if (released.token_ids.empty() && released.text.empty()) return true;
+  if (!sequence.session_id.empty() && !released.token_ids.empty()) {
+    const Result<int64_t> count =
+        sessions_.Append(sequence.session_id, released.token_ids, std::nullopt);
+    if (!count.ok()) {  // the tokens of all sessions have reached their bound, or it has expired
+      End(sequence, {.status = count.status()});
+      return false;
+    }
+  }
+  const int64_t position = static_cast<int64_t>(sequence.released_count);
+  sequence.released_count += released.token_ids.size();
+  sequence.usage.completion_tokens += static_cast<int64_t>(released.token_ids.size());
+  deliveries_.push_back({sequence.id, sequence.sink,
+                         StreamUpdate{.position = position,
+                                      .token_ids = std::move(released.token_ids),
+                                      .text = std::move(released.text),
+                                      .logprobs = std::move(released.logprobs)},
+                         std::nullopt});
+  return true;
+}
+
+// A block for the token that was just sampled, if it begins one.
+void Runner::MakeRoom(Sequence& sequence) {
+  const uint32_t position = static_cast<uint32_t>(sequence.tokens.size() - 1);
+  while (!sequence.blocks->Extend(position).ok()) {
+    std::vector<SequenceView> holders;
+    for (const auto& [id, other] : sequences_) {
+      if (other->phase == Phase::kRunning) holders.push_back({id, 1, other->priority});
+    }
+    if (holders.size() == 1 && !pins_.empty()) {
+      pins_.erase(pins_.begin());
+      continue;
+    }
+    const SequenceId loser = PickPreempted(holders, {sequence.id, 1, sequence.priority});
+    Preempt(*Find(loser));
+    if (loser == sequence.id) return;
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,78 @@
+// One running generation over a context: a stream of Decode or Generate, or a prefetch.
+//
+//   kReplaying --> kWaiting <--> kRunning --> (ended)
+//
+// kReplaying  hands out tokens that the session has already; needs no blocks.
+// kWaiting    wants blocks: not yet admitted, or preempted.
+// kRunning    holds all the blocks of its context, and takes part in steps unless it is paused.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "engine/api.h"
+#include "engine/context_blocks.h"
+#include "engine/output_assembler.h"
+#include "engine/sampler.h"
+
+namespace cairn {
+
+enum class Phase { kReplaying, kWaiting, kRunning };
+
+struct Sequence {
+  SequenceId id;                    // in order of arrival
+  std::string session_id;           // empty: a one-shot generation
+  std::shared_ptr<TokenSink> sink;  // null: a prefetch, which ends when nothing is missing
+  int32_t priority = 0;
+  BlockKey root;
+  Clock::Monotonic received;
+
+  Phase phase = Phase::kWaiting;
+  std::vector<uint32_t> tokens;  // the context: prompt, and what was sampled, released or not
+  size_t prompt_count = 0;       // tokens when decoding began
+  size_t end_count = 0;          // the stream ends with kLength at so many tokens
+  size_t released_count = 0;     // tokens that the session has; the rest is held back by `output`
+  size_t computed_end = 0;       // positions below it were written by this sequence, or before
+  size_t computed_before = 0;    // tokens of the session that had been computed before this
+
+  SamplingParams sampling;
+  uint64_t seed = 0;
+  std::optional<TokenCounts> counts;  // when a penalty needs them
+  std::optional<OutputAssembler> output;
+  std::unique_ptr<ContextBlocks> blocks;  // exactly in kRunning
+
+  size_t replay_next = 0;  // the next position to hand out, in kReplaying
+  size_t replay_end = 0;
+  std::optional<Detokenizer> replay_text;
+
+  bool paused = false;  // its sink is full
+  Clock::Monotonic paused_since;
+  uint32_t passed_over_count = 0;  // how often a later one was admitted before it
+
+  Usage usage;
+  bool admitted_before = false;
+  std::optional<Clock::Monotonic> first_token;
+  Clock::Monotonic last_token;
+  Clock::Monotonic admitted;
+
+  // A token is handed out at `now`.
+  void MarkToken(Clock::Monotonic now) {
+    if (!first_token) first_token = now;
+    last_token = now;
+  }
+
+  // Rows until its next token can be sampled. The row of the last token runs even when its K and V
+  // are in place: its logits are wanted.
+  uint32_t rows_left() const {
+    const uint32_t missing = blocks->missing_count(tokens.size());
+    return missing > 0 || sink == nullptr ? missing : 1;
+  }
+};
+
+}  // namespace cairn

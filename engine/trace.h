@@ -1,0 +1,38 @@
+// A time line of the engine's steps in Chrome's trace format, for chrome://tracing or Perfetto.
+// Threads: one at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace cairn {
+
+class TraceWriter {
+ public:
+  static constexpr uint64_t kEventsMax = 2'000'000;  // then it stops writing: about 300 MB
+
+  // Truncates the file. kInvalidArgument when it cannot be written.
+  static Result<std::unique_ptr<TraceWriter>> Open(const std::string& path);
+  ~TraceWriter();  // ends the JSON array
+  TraceWriter(const TraceWriter&) = delete;
+  TraceWriter& operator=(const TraceWriter&) = delete;
+
+  // A span named `name` (plain ASCII); `args_json` is "" or JSON members such as "\"rows\":3".
+  void Span(const char* name, Clock::Monotonic begin, Clock::Monotonic end,
+            const std::string& args_json = "");
+
+ private:
+  explicit TraceWriter(std::FILE* file) : file_(file) {}
+  std::FILE* file_;
+  uint64_t event_count_ = 0;
+  std::optional<Clock::Monotonic> origin_;
+};
+
+}  // namespace cairn
