@@ -78,13 +78,13 @@ class Sampler {
   uint32_t Draw(std::span<const float> logits, float highest, const SamplingParams& params,
                 double uniform);
   uint32_t DrawFromAll(double uniform) const;
-  uint32_t DrawFromKept(double uniform);
-  // Makes `kept_` the `count` highest logits, in order of rank, without weights.
+  uint32_t DrawFromKept(double uniform) const;
+  // Makes `kept_` the `count` highest logits, in no order, without weights.
   void SelectHighest(std::span<const float> logits, size_t count);
   // Makes `kept_` the tokens that weigh at least `weight_min` (above 0), in order of id.
   void SelectHeavy(std::span<const float> logits, float weight_min);
   // Reduces `kept_` to the fewest of highest rank that weigh at least `mass_min` together.
-  void KeepNucleus(double mass_min);
+  void KeepNucleus(float highest, float temperature, double mass_min);
   TokenLogprob Logprob(std::span<const float> logits, float highest, uint32_t id,
                        uint32_t top_count);
 
@@ -93,7 +93,9 @@ class Sampler {
   std::vector<float> adjusted_;  // the row after bias and penalties
   std::vector<float> weights_;   // by id, zeros up to a whole block
   std::vector<double> block_totals_;
-  std::vector<Candidate> kept_;
+  std::vector<Candidate> kept_;  // in order of id, unless said otherwise
+  std::vector<double> bucket_masses_;
+  std::vector<Candidate> bucket_;
 };
 
 }  // namespace cairn
