@@ -1,0 +1,180 @@
+// An engine core over a tiny or the real model, driven step by step, and sinks that remember.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/engine_core.h"
+#include "engine/load.h"
+#include "tests/fakes/gguf_writer.h"
+#include "tests/fakes/scratch_folder.h"
+
+namespace cairn {
+
+// Remembers what a stream said.
+class RecordingSink final : public TokenSink {
+ public:
+  bool OnTokens(StreamUpdate update) override {
+    EXPECT_FALSE(end) << "an update after the end";
+    if (!first_position) first_position = update.position;
+    EXPECT_EQ(update.position, *first_position + static_cast<int64_t>(tokens.size()));
+    tokens.insert(tokens.end(), update.token_ids.begin(), update.token_ids.end());
+    text += update.text;
+    for (TokenLogprob& logprob : update.logprobs) logprobs.push_back(std::move(logprob));
+    ++update_count;
+    return tokens.size() < full_at;
+  }
+  void OnEnd(StreamEnd stream_end) override {
+    EXPECT_FALSE(end) << "a second end";
+    end = std::move(stream_end);
+  }
+
+  std::optional<int64_t> first_position;
+  std::vector<uint32_t> tokens;
+  std::string text;
+  std::vector<TokenLogprob> logprobs;
+  size_t update_count = 0;
+  std::optional<StreamEnd> end;
+  size_t full_at = SIZE_MAX;  // from so many tokens on it says that it is full
+};
+
+struct HarnessOptions {
+  TinyModelOptions model;
+  uint32_t threads = 2;
+  ComputeMode mode = ComputeMode::kExact;
+  uint32_t device_blocks = 512;
+  uint32_t prefill_chunk = 64;
+  uint32_t concurrent_max = 16;
+  std::string model_path;  // empty: a tiny model is written
+  std::optional<std::string> instruction_set;
+};
+
+class EngineHarness {
+ public:
+  explicit EngineHarness(const HarnessOptions& options = {}) {
+    std::string path = options.model_path;
+    if (path.empty()) {
+      path = scratch_.File("tiny.gguf");
+      WriteTinyModel(path, options.model);
+    }
+    LoadOptions load;
+    load.model_path = path;
+    load.thread_count = options.threads;
+    load.mode = options.mode;
+    load.instruction_set = options.instruction_set;
+    load.verify_duplicate_blocks = true;
+    load.engine.prefill_chunk = options.prefill_chunk;
+    load.engine.concurrent_max = options.concurrent_max;
+    load.device_memory_bytes = options.device_blocks * BlockBytes(path);
+    Result<LoadedEngine> loaded = LoadEngine(load, clock_, nullptr);
+    if (!loaded.ok()) {
+      ADD_FAILURE() << loaded.status().ToString();
+      std::abort();
+    }
+    config_ = loaded->config;
+    blocks_ = loaded->parts.blocks.get();
+    fingerprint_ = loaded->parts.fingerprint;
+    core_ = std::make_unique<EngineCore>(std::move(loaded->parts), config_, clock_, 42);
+  }
+
+  EngineCore& core() { return *core_; }
+  BlockStore& blocks() { return *blocks_; }
+  const EngineConfig& config() const { return config_; }
+  BlockKey root(const std::string& salt = "") const {
+    return RootKey(fingerprint_, blocks_->layout().Id(), salt);
+  }
+
+  SequenceId NextId() { return SequenceId(next_id_++); }
+
+  EncodedContent Encode(const Content& content) {
+    Result<EncodedContent> encoded = core_->encoder().Encode(content);
+    EXPECT_TRUE(encoded.ok()) << encoded.status().ToString();
+    return *std::move(encoded);
+  }
+
+  // A session `id` with `tokens`.
+  void Create(const std::string& id, const std::vector<uint32_t>& tokens,
+              const SessionSettings& settings = {}) {
+    const Result<SessionInfo> made =
+        core_->CreateSession({.id = id, .settings = settings}, Encode(tokens));
+    ASSERT_TRUE(made.ok()) << made.status().ToString();
+  }
+  std::vector<uint32_t> Tokens(const std::string& id) {
+    const Result<TokenRange> range = core_->ReadTokens(id, 0, 0);
+    EXPECT_TRUE(range.ok()) << range.status().ToString();
+    return range.ok() ? range->token_ids : std::vector<uint32_t>();
+  }
+
+  std::shared_ptr<RecordingSink> StartDecode(DecodeRequest request, SequenceId id = SequenceId()) {
+    auto sink = std::make_shared<RecordingSink>();
+    const EncodedContent content = Encode(request.content);
+    core_->Decode({id.valid() ? id : NextId(), sink, clock_.Now()}, request, content);
+    return sink;
+  }
+  std::shared_ptr<RecordingSink> StartGenerate(GenerateRequest request,
+                                               SequenceId id = SequenceId()) {
+    auto sink = std::make_shared<RecordingSink>();
+    const EncodedContent content = Encode(request.content);
+    core_->Generate({id.valid() ? id : NextId(), sink, clock_.Now()}, request, content);
+    return sink;
+  }
+
+  // Steps until nothing is left to do, checking the invariants on the way.
+  void Run(int steps_max = 100000) {
+    while (steps_max-- > 0 && core_->Step()) {
+      if (check_every_step) core_->CheckInvariants();
+    }
+    ASSERT_GE(steps_max, 0) << "the engine does not come to rest";
+    core_->CheckInvariants();
+  }
+
+  std::shared_ptr<RecordingSink> Decode(DecodeRequest request) {
+    auto sink = StartDecode(std::move(request));
+    Run();
+    return sink;
+  }
+
+  bool check_every_step = true;
+
+ private:
+  static uint64_t BlockBytes(const std::string& path) {
+    Result<Checkpoint> checkpoint = Checkpoint::Open(path);
+    EXPECT_TRUE(checkpoint.ok()) << checkpoint.status().ToString();
+    const ModelConfig& shape = checkpoint->config();
+    return KvLayout{.layer_count = shape.layer_count,
+                    .kv_head_count = shape.kv_head_count,
+                    .head_dim = shape.head_dim}
+        .block_bytes();
+  }
+
+  ScratchFolder scratch_;
+  SystemClock clock_;
+  EngineConfig config_;
+  Digest fingerprint_;
+  BlockStore* blocks_ = nullptr;
+  std::unique_ptr<EngineCore> core_;
+  uint64_t next_id_ = 0;
+};
+
+// `count` token ids of the tiny model's text tokens, from a seed.
+inline std::vector<uint32_t> RandomTokens(uint64_t seed, size_t count) {
+  Rng rng(seed);
+  std::vector<uint32_t> tokens;
+  for (size_t i = 0; i < count; ++i) tokens.push_back(static_cast<uint32_t>(3 + rng.Below(300)));
+  return tokens;
+}
+
+inline SamplingParams Greedy() {
+  SamplingParams sampling;
+  sampling.temperature = 0.0f;
+  sampling.ignore_eos = true;
+  return sampling;
+}
+
+}  // namespace cairn

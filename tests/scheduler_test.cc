@@ -1,0 +1,94 @@
+#include "engine/scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/rng.h"
+
+namespace cairn {
+namespace {
+
+SequenceView View(uint64_t id, uint32_t rows_left, int32_t priority = 50) {
+  return {.id = SequenceId(id), .rows_left = rows_left, .priority = priority};
+}
+
+uint32_t RowsOf(const std::vector<StepShare>& plan, uint64_t id) {
+  for (const StepShare& share : plan) {
+    if (share.id == SequenceId(id)) return share.row_count;
+  }
+  return 0;
+}
+
+TEST(PlanStep, NothingFromNothing) { EXPECT_TRUE(PlanStep({}, 64).empty()); }
+
+TEST(PlanStep, EveryDecodeRowRunsAndTheChunkComesOnTop) {
+  const std::vector<SequenceView> views = {View(1, 1), View(2, 1000), View(3, 1)};
+  const auto plan = PlanStep(views, 64);
+  EXPECT_EQ(RowsOf(plan, 1), 1u);
+  EXPECT_EQ(RowsOf(plan, 2), 64u);
+  EXPECT_EQ(RowsOf(plan, 3), 1u);
+}
+
+TEST(PlanStep, AShortPromptDoesNotWaitForALongOne) {
+  const std::vector<SequenceView> views = {View(1, 8000), View(2, 40)};
+  const auto plan = PlanStep(views, 256);
+  EXPECT_EQ(RowsOf(plan, 2), 40u);
+  EXPECT_EQ(RowsOf(plan, 1), 216u);
+}
+
+TEST(PlanStep, TheFirstAlwaysGetsOn) {
+  std::vector<SequenceView> views = {View(1, 8000)};
+  for (uint64_t id = 2; id < 30; ++id) views.push_back(View(id, 300));
+  EXPECT_GE(RowsOf(PlanStep(views, 256), 1), 64u);
+}
+
+TEST(PlanStep, PriorityDecidesWhoIsFirst) {
+  const std::vector<SequenceView> views = {View(1, 8000), View(2, 8000, 90)};
+  EXPECT_GE(RowsOf(PlanStep(views, 256), 2), 64u);
+}
+
+// For random batches: nobody gets more than it has left, every decode row is there, and the whole
+// chunk is used while somebody can use it.
+TEST(PlanStep, KeepsItsBounds) {
+  Rng rng(5);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<SequenceView> views;
+    uint64_t prefill_left = 0;
+    for (uint64_t id = 0, count = rng.Below(12); id < count; ++id) {
+      const uint32_t left = rng.Chance(0.4) ? 1 : static_cast<uint32_t>(2 + rng.Below(900));
+      views.push_back(View(id, left, static_cast<int32_t>(rng.Below(3))));
+      if (left > 1) prefill_left += left;
+    }
+    const uint32_t chunk = static_cast<uint32_t>(1 + rng.Below(512));
+    const auto plan = PlanStep(views, chunk);
+    uint64_t prefill_rows = 0;
+    for (const SequenceView& view : views) {
+      const uint32_t rows = RowsOf(plan, view.id.value());
+      EXPECT_LE(rows, view.rows_left);
+      if (view.rows_left == 1) {
+        EXPECT_EQ(rows, 1u);
+      } else {
+        prefill_rows += rows;
+      }
+    }
+    EXPECT_EQ(prefill_rows, std::min<uint64_t>(chunk, prefill_left));
+    EXPECT_TRUE(std::is_sorted(plan.begin(), plan.end(),
+                               [](const auto& a, const auto& b) { return a.id < b.id; }));
+  }
+}
+
+TEST(PickPreempted, LowestPriorityThenLatest) {
+  const std::vector<SequenceView> holders = {View(1, 1), View(2, 1, 10), View(3, 1, 10),
+                                             View(4, 1)};
+  EXPECT_EQ(PickPreempted(holders, holders[0]), SequenceId(3));
+  EXPECT_EQ(PickPreempted(holders, holders[1]), SequenceId(3));
+  EXPECT_EQ(PickPreempted(holders, holders[2]), SequenceId(3));
+  const std::vector<SequenceView> equals = {View(1, 1), View(2, 1)};
+  EXPECT_EQ(PickPreempted(equals, equals[0]), SequenceId(2));
+  EXPECT_EQ(PickPreempted(equals, equals[1]), SequenceId(2));
+}
+
+}  // namespace
+}  // namespace cairn
