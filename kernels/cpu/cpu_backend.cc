@@ -1,0 +1,245 @@
+// The CPU backend: chooses a table of kernels, checks shapes and shares the work out.
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/host_memory.h"
+#include "kernels/cpu/packed_weight.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace cairn {
+namespace {
+
+// Elements of a row-wise operation for which another thread is worth waking.
+constexpr size_t kElementsPerThreadMin = 4096;
+constexpr size_t kMatMulOutputsMax = 4;
+// Rows whose activations are read again and again while they are in the second-level cache.
+constexpr uint32_t kRowsPerTask = 256;
+// Shares a thread of a product's panels: enough to even out threads that run at unequal speed.
+constexpr size_t kSharesPerThread = 4;
+
+constexpr size_t CeilDivide(size_t value, size_t by) { return (value + by - 1) / by; }
+
+const PackedWeight& AsPacked(const Weight* weight) {
+  return static_cast<const PackedWeight&>(*weight);
+}
+
+class CpuOps final : public Ops {
+ public:
+  CpuOps(const CpuKernels& kernels, uint32_t thread_count, ComputeMode mode)
+      : kernels_(kernels), mode_(mode), pool_(thread_count) {}
+
+  Result<std::unique_ptr<Weight>> Pack(const MatrixView& view) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<PackedWeight> weight, PackedWeight::Pack(view, arena_));
+    return std::unique_ptr<Weight>(std::move(weight));
+  }
+
+  void Embed(const EmbedArgs& args, Stream& stream) override;
+  void RmsNorm(const RmsNormArgs& args, Stream& stream) override;
+  void MatMul(const MatMulArgs& args, Stream& stream) override;
+  void RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) override;
+  void PagedAttention(const PagedAttentionArgs& args, Stream& stream) override;
+  void SwiGlu(const SwiGluArgs& args, Stream& stream) override;
+
+ private:
+  // Activations in one form, made once for all the products of a MatMul.
+  struct FormBuffer {
+    std::vector<std::byte> values;
+    std::vector<GroupScale> scales;
+  };
+
+  // f(row_begin, row_end) over all rows; few elements stay on the calling thread.
+  template <class F>
+  void ForRows(uint32_t row_count, size_t row_elements, F&& f) {
+    pool_.ForRanges(row_count, CeilDivide(kElementsPerThreadMin, row_elements),
+                    [&](size_t begin, size_t end) {
+                      f(static_cast<uint32_t>(begin), static_cast<uint32_t>(end));
+                    });
+  }
+
+  Activations InForm(ActivationForm form, const MatMulArgs& args, uint32_t cols);
+
+  const CpuKernels& kernels_;
+  const ComputeMode mode_;
+  ThreadPool pool_;
+  WeightArena arena_;
+  std::array<FormBuffer, kActivationFormCount> form_buffers_;
+};
+
+// The compute stream works before its calls return, so an op may run here and now.
+void CheckComputeStream(const Stream& stream) { CHECK(typeid(stream) == typeid(CpuComputeStream)); }
+
+void CpuOps::Embed(const EmbedArgs& args, Stream& stream) {
+  CheckComputeStream(stream);
+  const PackedWeight& table = AsPacked(args.table);
+  ForRows(args.row_count, table.cols(), [&](uint32_t begin, uint32_t end) {
+    for (uint32_t row = begin; row < end; ++row) {
+      table.ReadRow(args.tokens[row], args.out + size_t{row} * table.cols());
+    }
+  });
+}
+
+void CpuOps::RmsNorm(const RmsNormArgs& args, Stream& stream) {
+  CheckComputeStream(stream);
+  CHECK(args.width > 0);
+  ForRows(args.row_count, args.width,
+          [&](uint32_t begin, uint32_t end) { kernels_.rms_norm(args, begin, end); });
+}
+
+Activations CpuOps::InForm(ActivationForm form, const MatMulArgs& args, uint32_t cols) {
+  if (form == ActivationForm::kFloat) return {form, cols, args.x, nullptr};
+  FormBuffer& buffer = form_buffers_[static_cast<size_t>(form)];
+  const size_t value_count = size_t{args.row_count} * cols;
+  if (buffer.scales.size() < value_count / kQuantGroup) {
+    buffer.values.resize(value_count * BytesPerActivation(form));
+    buffer.scales.resize(value_count / kQuantGroup);
+  }
+  const QuantizeArgs quantize = {args.x, cols, form, buffer.values.data(), buffer.scales.data()};
+  ForRows(args.row_count, cols,
+          [&](uint32_t begin, uint32_t end) { kernels_.quantize(quantize, begin, end); });
+  return {form, cols, buffer.values.data(), buffer.scales.data()};
+}
+
+void CpuOps::MatMul(const MatMulArgs& args, Stream& stream) {
+  CheckComputeStream(stream);
+  const size_t output_count = args.outputs.size();
+  CHECK(output_count >= 1 && output_count <= kMatMulOutputsMax);
+  if (args.row_count == 0) return;
+
+  // The panels of all outputs in one line: [panel_starts[i], panel_starts[i + 1]) are output i's.
+  std::array<PanelProductArgs, kMatMulOutputsMax> products;
+  std::array<size_t, kMatMulOutputsMax + 1> panel_starts = {};
+  std::array<bool, kActivationFormCount> is_made = {};
+  std::array<Activations, kActivationFormCount> made;
+  for (size_t i = 0; i < output_count; ++i) {
+    const PackedWeight& weight = AsPacked(args.outputs[i].weight);
+    const uint32_t cols = weight.cols();
+    CHECK(cols == args.outputs[0].weight->cols());
+    const ActivationForm form = FormFor(weight.format(), mode_);
+    const size_t slot = static_cast<size_t>(form);
+    if (!is_made[slot]) made[slot] = InForm(form, args, cols);
+    is_made[slot] = true;
+    products[i] = {.weight = &weight, .x = made[slot], .y = args.outputs[i].y};
+    panel_starts[i + 1] = panel_starts[i] + weight.panel_count();
+  }
+
+  const size_t panel_count = panel_starts[output_count];
+  const size_t share = CeilDivide(panel_count, kSharesPerThread * pool_.thread_count());
+  const size_t shares = CeilDivide(panel_count, share);
+  pool_.ForEach(CeilDivide(args.row_count, kRowsPerTask) * shares, [&](size_t task) {
+    const uint32_t row_begin = static_cast<uint32_t>(task / shares * kRowsPerTask);
+    const uint32_t row_end = std::min(args.row_count, row_begin + kRowsPerTask);
+    const size_t share_begin = task % shares * share;
+    const size_t share_end = std::min(panel_count, share_begin + share);
+    for (size_t i = 0; i < output_count; ++i) {
+      const size_t begin = std::max(share_begin, panel_starts[i]);
+      const size_t end = std::min(share_end, panel_starts[i + 1]);
+      if (begin >= end) continue;
+      PanelProductArgs product = products[i];
+      product.row_begin = row_begin;
+      product.row_end = row_end;
+      product.panel_begin = static_cast<uint32_t>(begin - panel_starts[i]);
+      product.panel_end = static_cast<uint32_t>(end - panel_starts[i]);
+      kernels_.panel_product(product);
+    }
+  });
+}
+
+void CpuOps::RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) {
+  CheckComputeStream(stream);
+  const KvLayout& layout = *args.layout;
+  CHECK(args.rotary_dim % 2 == 0 && args.rotary_dim <= layout.head_dim);
+  CHECK(args.layer < layout.layer_count);
+  const size_t row_elements = size_t{args.head_count + 2 * layout.kv_head_count} * layout.head_dim;
+  ForRows(args.row_count, row_elements,
+          [&](uint32_t begin, uint32_t end) { kernels_.rope_write_kv(args, begin, end); });
+}
+
+void CpuOps::PagedAttention(const PagedAttentionArgs& args, Stream& stream) {
+  CheckComputeStream(stream);
+  kernels_.paged_attention(args, pool_);
+}
+
+void CpuOps::SwiGlu(const SwiGluArgs& args, Stream& stream) {
+  CheckComputeStream(stream);
+  CHECK(args.width > 0);
+  ForRows(args.row_count, args.width,
+          [&](uint32_t begin, uint32_t end) { kernels_.swiglu(args, begin, end); });
+}
+
+const CpuKernels* FindKernels(const std::string& instruction_set) {
+  if (instruction_set == kPortableKernels.instruction_set) return &kPortableKernels;
+#if defined(__x86_64__)
+  if (instruction_set == kAvx2Kernels.instruction_set) return &kAvx2Kernels;
+#endif
+  return nullptr;
+}
+
+bool ProcessorRuns(const CpuKernels& kernels) {
+#if defined(__x86_64__)
+  if (&kernels == &kAvx2Kernels) {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("f16c");
+  }
+#endif
+  return &kernels == &kPortableKernels;
+}
+
+const CpuKernels& BestKernels() {
+#if defined(__x86_64__)
+  if (ProcessorRuns(kAvx2Kernels)) return kAvx2Kernels;
+#endif
+  return kPortableKernels;
+}
+
+Result<const CpuKernels*> ChooseKernels(const std::optional<std::string>& instruction_set) {
+  if (!instruction_set.has_value()) return &BestKernels();
+  const CpuKernels* const kernels = FindKernels(*instruction_set);
+  if (kernels == nullptr) {
+    return InvalidField("instruction_set", "unknown: \"" + *instruction_set + "\"");
+  }
+  if (!ProcessorRuns(*kernels)) {
+    return FailedPrecondition("this processor has no " + *instruction_set);
+  }
+  return kernels;
+}
+
+std::string ProcessorName() {
+  std::ifstream cpuinfo("/proc/cpuinfo");
+  for (std::string line; std::getline(cpuinfo, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+}  // namespace
+
+Result<Backend> MakeCpuBackend(const CpuBackendOptions& options) {
+  if (options.thread_count < 1 || options.thread_count > kThreadCountMax) {
+    return InvalidField("thread_count", "must be in 1.." + std::to_string(kThreadCountMax) +
+                                            ", is " + std::to_string(options.thread_count));
+  }
+  ASSIGN_OR_RETURN(const CpuKernels* kernels, ChooseKernels(options.instruction_set));
+  Backend backend;
+  backend.device = MakeCpuDevice({.backend = "cpu",
+                                  .name = ProcessorName(),
+                                  .instruction_set = kernels->instruction_set,
+                                  .thread_count = options.thread_count,
+                                  .memory_bytes = HostMemoryLimit()});
+  backend.ops = std::make_unique<CpuOps>(*kernels, options.thread_count, options.mode);
+  backend.arithmetic =
+      std::string("cpu-") + kernels->instruction_set + "-" + ComputeModeName(options.mode);
+  return backend;
+}
+
+}  // namespace cairn

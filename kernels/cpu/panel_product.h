@@ -1,0 +1,85 @@
+// The loop nest of y = x * W^T that every instruction set shares: panels, blocks of rows, chunks of
+// k, tiles of rows. What a tile does is the Kernel's affair.
+//
+// A block of few rows is computed straight from the packed panel; for more rows a chunk of the
+// panel is first unpacked into the first-level cache, once for all of them. Both ways must give the
+// same bits, and so must every height of tile: sums live in memory as float32 between chunks, and
+// each output's terms are added in increasing order of k.
+//
+// A Kernel has
+//   kFormat                the panel's format
+//   kDirectRowsMax         blocks up to this many rows are computed from the packed panel
+//   kChunkBytes            size of an unpacked chunk
+//   kChunkUnits            units of k (UnitOf) in a chunk
+//   Rows                   its view of the activations: Rows(const Activations&, row, unit)
+//   Unpack(panel, units, chunk) -> pointer to the unpacked units
+//   kDirectTiles, kTiles   arrays of Tile; entry i computes i + 1 rows. sums[row][output] += ...
+//                          over `units` units.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/cpu_kernels.h"
+
+namespace cairn {
+
+// Rows that share an unpacked panel. Their activations should fit the second-level cache.
+inline constexpr uint32_t kRowBlock = 256;
+
+template <class Rows>
+using PanelTile = void (*)(const std::byte* weights, uint32_t units, const Rows& rows, float* sums);
+
+// Runs tiles over `row_count` rows in heights that differ by one at most: 8 rows are 4 + 4 where
+// the highest tile has 6, not 6 + 2.
+template <class Rows, size_t kHeightMax>
+void RunTiles(const std::array<PanelTile<Rows>, kHeightMax>& tiles, const std::byte* weights,
+              uint32_t units, const Activations& x, uint32_t first_row, uint32_t row_count,
+              uint32_t first_unit, float* sums) {
+  const uint32_t tile_count = (row_count + kHeightMax - 1) / kHeightMax;
+  for (uint32_t tile = 0; tile < tile_count; ++tile) {
+    const uint32_t begin = row_count * tile / tile_count;
+    const uint32_t end = row_count * (tile + 1) / tile_count;
+    tiles[end - begin - 1](weights, units, Rows(x, first_row + begin, first_unit),
+                           sums + begin * kPanelOutputs);
+  }
+}
+
+template <class Kernel>
+void ProductByPanels(const PanelProductArgs& args) {
+  using Rows = typename Kernel::Rows;
+  constexpr PanelUnit kUnit = UnitOf(Kernel::kFormat);
+  alignas(64) float sums[kRowBlock * kPanelOutputs];
+  alignas(64) std::byte chunk[Kernel::kChunkBytes];
+  const uint32_t outputs = args.weight->rows();
+  const uint32_t unit_count = args.weight->cols() / kUnit.k;
+
+  for (uint32_t panel = args.panel_begin; panel < args.panel_end; ++panel) {
+    const std::byte* const packed = args.weight->panel(panel);
+    const uint32_t first_output = panel * kPanelOutputs;
+    const size_t stored_bytes = std::min(kPanelOutputs, outputs - first_output) * sizeof(float);
+    for (uint32_t row = args.row_begin; row < args.row_end; row += kRowBlock) {
+      const uint32_t row_count = std::min(kRowBlock, args.row_end - row);
+      std::fill_n(sums, row_count * kPanelOutputs, 0.0f);
+      if (row_count <= Kernel::kDirectRowsMax) {
+        RunTiles<Rows>(Kernel::kDirectTiles, packed, unit_count, args.x, row, row_count, 0, sums);
+      } else {
+        for (uint32_t unit = 0; unit < unit_count; unit += Kernel::kChunkUnits) {
+          const uint32_t units = std::min<uint32_t>(Kernel::kChunkUnits, unit_count - unit);
+          const std::byte* const unpacked =
+              Kernel::Unpack(packed + size_t{unit} * kUnit.bytes, units, chunk);
+          RunTiles<Rows>(Kernel::kTiles, unpacked, units, args.x, row, row_count, unit, sums);
+        }
+      }
+      for (uint32_t i = 0; i < row_count; ++i) {
+        std::memcpy(args.y + (size_t{row} + i) * outputs + first_output, sums + i * kPanelOutputs,
+                    stored_bytes);
+      }
+    }
+  }
+}
+
+}  // namespace cairn
