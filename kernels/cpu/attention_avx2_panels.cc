@@ -1,0 +1,222 @@
+#include "kernels/cpu/attention_avx2.h"
+
+namespace cairn::avx2 {
+namespace {
+
+constexpr uint32_t kTileQueries = 6;  // 6 x 16 sums fill 12 of the 16 registers
+constexpr uint32_t kPanelTokens = 64;
+constexpr uint32_t kSliceDims = 16;
+
+// One KV head of a strip.
+struct Head {
+  const AttentionShape& shape;
+  const AttentionStrip& strip;
+  const AttentionScratch& scratch;
+  uint32_t query_count;
+  size_t key_offset;    // bytes in a block
+  size_t value_offset;  // bytes in a block
+};
+
+// A span as a head sees it.
+struct Span {
+  uint32_t first_token;  // position of the span's first
+  uint32_t token_count;  // that the last row sees
+
+  // The first row that sees more than `tokens` of the span's positions.
+  uint32_t FirstRow(const AttentionStrip& strip, uint32_t tokens) const {
+    const uint32_t position = first_token + tokens;
+    return position > strip.first_position ? position - strip.first_position : 0;
+  }
+  // How many of the span's positions the row sees; it sees one at least.
+  uint32_t SeenBy(const AttentionStrip& strip, uint32_t row) const {
+    return Smaller(token_count, strip.first_position + row + 1 - first_token);
+  }
+};
+
+// Calls f(constant R, i) for tiles of R queries from i that cover [begin, end), as even as can be.
+template <class F>
+inline void ForQueryTiles(uint32_t begin, uint32_t end, F&& f) {
+  const uint32_t count = end - begin;
+  const uint32_t tiles = (count + kTileQueries - 1) / kTileQueries;
+  for (uint32_t tile = 0; tile < tiles; ++tile) {
+    const uint32_t tile_begin = begin + count * tile / tiles;
+    const uint32_t tile_end = begin + count * (tile + 1) / tiles;
+    WithConstant(tile_end - tile_begin, [&](auto rows) { f(rows, tile_begin); });
+  }
+}
+
+// sums[r][.] = sum over k, in order, of x[r][k] * panel[k][.]; rows of x are kQueryStride apart.
+template <int kRows>
+AVX2_INLINE void MultiplyTile(const float* x, const float* panel, uint32_t depth,
+                              __m256 (&sums)[kRows][2]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = _mm256_setzero_ps();
+  for (uint32_t k = 0; k < depth; ++k) {
+    const __m256 low = Pinned(_mm256_load_ps(panel + size_t{k} * 16));
+    const __m256 high = Pinned(_mm256_load_ps(panel + size_t{k} * 16 + 8));
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const __m256 factor = _mm256_broadcast_ss(x + r * kQueryStride + k);
+      sums[r][0] = _mm256_fmadd_ps(factor, low, sums[r][0]);
+      sums[r][1] = _mm256_fmadd_ps(factor, high, sums[r][1]);
+    }
+  }
+}
+
+template <int kRows>
+void ScoreTile(const float* queries, const float* panel, uint32_t head_dim, float* scores) {
+  __m256 sums[kRows][2];
+  MultiplyTile<kRows>(queries, panel, head_dim, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    _mm256_store_ps(scores + r * kQueryStride, sums[r][0]);
+    _mm256_store_ps(scores + r * kQueryStride + 8, sums[r][1]);
+  }
+}
+
+// values[r][0 .. dims) <- values * keep + add * (weights * panel), dims being 8 or 16.
+template <int kRows>
+void WeighTile(const float* weights, const float* panel, uint32_t tokens, const float* keep,
+               const float* add, float* values, size_t values_stride, uint32_t dims) {
+  __m256 sums[kRows][2];
+  MultiplyTile<kRows>(weights, panel, tokens, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const __m256 keep_row = _mm256_broadcast_ss(keep + r);
+    const __m256 add_row = _mm256_broadcast_ss(add + r);
+    float* row = values + r * values_stride;
+    MergeValues(row, sums[r][0], keep_row, add_row);
+    if (dims == kSliceDims) MergeValues(row + 8, sums[r][1], keep_row, add_row);
+  }
+}
+
+// Brings `tokens` positions of one part of the blocks into the second-level cache.
+void Prefetch(const Head& head, uint32_t position, uint32_t tokens, size_t offset) {
+  const AttentionShape& shape = head.shape;
+  const size_t tile_bytes = size_t{shape.head_dim} * kTileTokens * 2;
+  for (uint32_t end = position + tokens; position < end; position += kTileTokens) {
+    const uint32_t tile_in_block = position % shape.block_tokens / kTileTokens;
+    const std::byte* from =
+        BlockPart(shape, head.strip, position, offset) + tile_in_block * tile_bytes;
+    for (size_t i = 0; i < tile_bytes; i += 64) _mm_prefetch(from + i, _MM_HINT_T1);
+  }
+}
+
+// panel[tile][d][16] <- the keys of tiles of 16 positions, as float32.
+void LoadKeys(const Head& head, uint32_t position, uint32_t tile_count) {
+  const AttentionShape& shape = head.shape;
+  float* to = head.scratch.panel;
+  for (uint32_t tile = 0; tile < tile_count; ++tile, position += kTileTokens) {
+    const std::byte* from = BlockPart(shape, head.strip, position, head.key_offset) +
+                            size_t{position % shape.block_tokens} * 2;
+    const size_t stride = size_t{shape.block_tokens} * 2;
+    for (uint32_t d = 0; d < shape.head_dim; ++d, from += stride, to += kTileTokens) {
+      _mm256_store_ps(to, LoadHalves(from));
+      _mm256_store_ps(to + 8, LoadHalves(from + 16));
+    }
+  }
+}
+
+// panel[t][16] <- dimensions [slice, slice + dims) of the values of a span, as float32.
+void LoadValues(const Head& head, const Span& span, uint32_t slice, uint32_t dims) {
+  const AttentionShape& shape = head.shape;
+  float* to = head.scratch.panel;
+  const size_t stride = size_t{shape.head_dim} * 2;
+  for (uint32_t tile = 0; tile < span.token_count; tile += kTileTokens) {
+    const uint32_t position = span.first_token + tile;
+    const std::byte* from = BlockPart(shape, head.strip, position, head.value_offset) +
+                            position % shape.block_tokens * stride + size_t{slice} * 2;
+    const uint32_t tokens = Smaller(kTileTokens, span.token_count - tile);
+    for (uint32_t t = 0; t < tokens; ++t, from += stride, to += kSliceDims) {
+      _mm256_store_ps(to, LoadHalves(from));
+      _mm256_store_ps(to + 8, dims == kSliceDims ? LoadHalves(from + 16) : _mm256_setzero_ps());
+    }
+  }
+}
+
+void ScoreSpan(const Head& head, const Span& span) {
+  const AttentionShape& shape = head.shape;
+  const AttentionScratch& scratch = head.scratch;
+  const size_t panel_stride = size_t{shape.head_dim} * kTileTokens;
+  for (uint32_t begin = 0; begin < span.token_count; begin += kPanelTokens) {
+    const uint32_t tokens = Smaller(kPanelTokens, span.token_count - begin);
+    const uint32_t rest = span.token_count - begin - tokens;
+    Prefetch(head, span.first_token + begin + tokens, Smaller(rest, kPanelTokens), head.key_offset);
+    Prefetch(head, span.first_token + begin, tokens, head.value_offset);
+    LoadKeys(head, span.first_token + begin, TileCount(tokens));
+    const uint32_t first_query = span.FirstRow(head.strip, begin) * shape.group;
+    ForQueryTiles(first_query, head.query_count, [&](auto rows, uint32_t query) {
+      const uint32_t last_row = (query + rows - 1) / shape.group;
+      const uint32_t tiles = TileCount(Smaller(tokens, span.SeenBy(head.strip, last_row) - begin));
+      for (uint32_t tile = 0; tile < tiles; ++tile) {
+        ScoreTile<rows>(scratch.queries + query * kQueryStride, scratch.panel + tile * panel_stride,
+                        shape.head_dim,
+                        scratch.scores + query * kQueryStride + begin + tile * kTileTokens);
+      }
+    });
+  }
+}
+
+void WeighSpan(const Head& head, const Span& span, uint32_t first_query, float* values) {
+  const AttentionShape& shape = head.shape;
+  const AttentionScratch& scratch = head.scratch;
+  for (uint32_t slice = 0; slice < shape.head_dim; slice += kSliceDims) {
+    const uint32_t dims = Smaller(kSliceDims, shape.head_dim - slice);
+    LoadValues(head, span, slice, dims);
+    ForQueryTiles(first_query, head.query_count, [&](auto rows, uint32_t query) {
+      const uint32_t last_row = (query + rows - 1) / shape.group;
+      WeighTile<rows>(scratch.scores + query * kQueryStride, scratch.panel,
+                      span.SeenBy(head.strip, last_row), scratch.keep + query, scratch.add + query,
+                      values + size_t{query} * shape.head_dim + slice, shape.head_dim, dims);
+    });
+  }
+}
+
+// `first` is the index in the strip of the head's first query.
+void AttendSpan(const Head& head, const Span& span, uint32_t first, const AttentionSums& sums) {
+  const AttentionShape& shape = head.shape;
+  const AttentionScratch& scratch = head.scratch;
+  const uint32_t first_query = span.FirstRow(head.strip, 0) * shape.group;
+  ScoreSpan(head, span);
+  for (uint32_t i = 0; i < first_query; ++i) {
+    scratch.max[i] = -std::numeric_limits<float>::infinity();
+    scratch.sum[i] = 0.0f;
+  }
+  for (uint32_t i = first_query; i < head.query_count; ++i) {
+    SoftmaxRow(scratch.scores + i * kQueryStride, span.SeenBy(head.strip, i / shape.group),
+               scratch.max + i, scratch.sum + i);
+  }
+  for (uint32_t i = 0; i < head.query_count; i += kQueryPad) {
+    MergeFactors(Smaller(kQueryPad, head.query_count - i), sums.max + first + i,
+                 sums.sum + first + i, scratch.max + i, scratch.sum + i, scratch.keep + i,
+                 scratch.add + i);
+  }
+  WeighSpan(head, span, first_query, sums.values + size_t{first} * shape.head_dim);
+}
+
+}  // namespace
+
+void AttendPanels(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
+                  uint32_t span_end, const AttentionSums& sums, const AttentionScratch& scratch) {
+  for (uint32_t h = 0; h < strip.kv_head_count; ++h) {
+    const size_t head_offset = size_t{strip.kv_head_begin + h} * shape.head_bytes;
+    const Head head{shape,
+                    strip,
+                    scratch,
+                    strip.row_count * shape.group,
+                    shape.key_offset + head_offset,
+                    shape.value_offset + head_offset};
+    const uint32_t first = h * head.query_count;
+    for (uint32_t i = 0; i < head.query_count; ++i) {
+      ScaleQuery(strip.q + QueryOffset(shape, strip, first + i), shape.head_dim,
+                 scratch.queries + i * kQueryStride);
+    }
+    for (uint32_t s = span_begin; s < span_end; ++s) {
+      const uint32_t first_token = s * kAttentionSpan;
+      const uint32_t seen = strip.first_position + strip.row_count - first_token;
+      AttendSpan(head, {first_token, Smaller(kAttentionSpan, seen)}, first, sums);
+    }
+  }
+}
+
+}  // namespace cairn::avx2

@@ -1,0 +1,292 @@
+// Shares the strips of a plan out over the threads and merges those that were split.
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention_plan.h"
+#include "kernels/cpu/attention_strip.h"
+
+namespace cairn {
+namespace {
+
+// Sums of single spans that wait for their merge, in floats. A context that has more is done in
+// several waves.
+constexpr size_t kWaveFloatsMax = size_t{4} << 20;
+// Queries times spans above which a merge is worth waking the other threads.
+constexpr size_t kParallelMergeMin = 4096;
+
+constexpr size_t PadQueries(size_t count) {
+  return (count + kQueryPad - 1) / kQueryPad * kQueryPad;
+}
+
+// Floats that only grow in number, aligned to a cache line.
+class FloatBuffer {
+ public:
+  float* Reserve(size_t count) {
+    if (count > count_) {
+      memory_.reset();  // before the new one is taken
+      memory_.reset(new (kAlignment) float[count]);
+      count_ = count;
+    }
+    return memory_.get();
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  struct Deleter {
+    void operator()(float* memory) const { operator delete[](memory, kAlignment); }
+  };
+  std::unique_ptr<float[], Deleter> memory_;
+  size_t count_ = 0;
+};
+
+// Gives out consecutive parts of a buffer, each a whole number of cache lines.
+struct Carver {
+  float* next;
+  float* Take(size_t count) {
+    float* const part = next;
+    next += (count + 15) / 16 * 16;
+    return part;
+  }
+};
+
+struct ThreadScratch {
+  AttentionScratch scratch;
+  AttentionSums sums;
+};
+
+ThreadScratch ReserveScratch(size_t queries, size_t head_dim) {
+  static thread_local FloatBuffer buffer;  // see attention.h
+  const size_t padded = PadQueries(queries) + 16;
+  Carver carver{
+      buffer.Reserve(padded * (2 * kQueryStride + 2 * head_dim + 6) + kAttentionPanelFloats)};
+  ThreadScratch out;
+  out.scratch.queries = carver.Take(padded * kQueryStride);
+  out.scratch.scores = carver.Take(padded * kQueryStride);
+  out.scratch.values = carver.Take(padded * head_dim);
+  out.scratch.keep = carver.Take(padded);
+  out.scratch.add = carver.Take(padded);
+  out.scratch.max = carver.Take(padded);
+  out.scratch.sum = carver.Take(padded);
+  out.scratch.panel = carver.Take(kAttentionPanelFloats);
+  out.sums.max = carver.Take(padded);
+  out.sums.sum = carver.Take(padded);
+  out.sums.values = carver.Take(padded * head_dim);
+  return out;
+}
+
+size_t SumsFloats(size_t queries, size_t head_dim) {
+  return (PadQueries(queries) * 2 + queries * head_dim + 15) / 16 * 16;
+}
+
+AttentionSums SumsAt(float* memory, size_t queries) {
+  const size_t padded = PadQueries(queries);
+  return {memory, memory + padded, memory + 2 * padded};
+}
+
+void Clear(const AttentionSums& sums, size_t queries, size_t head_dim) {
+  std::fill_n(sums.max, PadQueries(queries), -std::numeric_limits<float>::infinity());
+  std::fill_n(sums.sum, PadQueries(queries), 0.0f);
+  std::fill_n(sums.values, queries * head_dim, 0.0f);
+}
+
+// One call.
+class Run {
+ public:
+  Run(const PagedAttentionArgs& args, const AttentionKernels& kernels, ThreadPool& pool);
+  void Execute();
+
+ private:
+  struct SpanTask {
+    uint32_t strip;  // index into plan_.split
+    uint32_t span;
+    AttentionSums sums;  // of this span alone
+  };
+  // The spans of one strip in a wave, for some of its queries.
+  struct MergeTask {
+    size_t task_begin;
+    size_t task_end;
+    uint32_t query_begin;
+    uint32_t query_end;
+  };
+
+  uint32_t QueryCount(const AttentionStripPlan& strip) const {
+    return strip.kv_head_count * strip.row_count * shape_.group;
+  }
+  AttentionStrip View(const AttentionStripPlan& strip) const;
+  ThreadScratch Scratch() const { return ReserveScratch(query_count_max_, shape_.head_dim); }
+
+  void PrepareTotals();
+  void PlanWave();
+  void AttendWhole(const AttentionStripPlan& plan) const;
+  void AttendSpan(const SpanTask& task) const;
+  void MergeWave();
+  void MergeSpans(const MergeTask& merge) const;
+
+  const PagedAttentionArgs& args_;
+  const AttentionKernels& kernels_;
+  ThreadPool& pool_;
+  AttentionShape shape_{};
+  AttentionPlan plan_;
+  uint32_t query_count_max_ = 0;
+
+  float* wave_memory_ = nullptr;
+  std::vector<AttentionSums> totals_;  // of each split strip, over the waves so far
+  uint32_t next_strip_ = 0;            // where the next wave begins
+  uint32_t next_span_ = 0;
+  std::vector<SpanTask> tasks_;  // of the wave; a strip's are together and in order
+};
+
+Run::Run(const PagedAttentionArgs& args, const AttentionKernels& kernels, ThreadPool& pool)
+    : args_(args), kernels_(kernels), pool_(pool) {
+  const KvLayout& layout = *args.layout;
+  CHECK(layout.type == KvType::kF16);
+  CHECK(layout.head_dim % 8 == 0 && layout.head_dim > 0 && layout.head_dim <= kHeadDimMax);
+  CHECK(layout.block_tokens % kTileTokens == 0 && layout.block_tokens > 0);
+  CHECK(kAttentionSpan % layout.block_tokens == 0);
+  CHECK(layout.kv_head_count > 0 && args.head_count % layout.kv_head_count == 0);
+  CHECK(args.head_count > 0 && args.layer < layout.layer_count);
+  for (const AttentionSegment& segment : args.segments) {
+    CHECK(segment.row_count > 0 && segment.row_count <= kContextMax);
+    CHECK(segment.first_position <= kContextMax - segment.row_count);
+  }
+  shape_.head_dim = layout.head_dim;
+  shape_.group = args.head_count / layout.kv_head_count;
+  shape_.block_tokens = layout.block_tokens;
+  shape_.row_stride = size_t{args.head_count} * layout.head_dim;
+  shape_.key_offset = layout.key_offset(args.layer, 0);
+  shape_.value_offset = layout.value_offset(args.layer, 0);
+  shape_.head_bytes = layout.head_bytes();
+
+  PlanAttention(args.segments, layout.kv_head_count, shape_.group, pool.thread_count(), plan_);
+  for (const auto& strip : plan_.whole)
+    query_count_max_ = std::max(query_count_max_, QueryCount(strip));
+  for (const auto& strip : plan_.split)
+    query_count_max_ = std::max(query_count_max_, QueryCount(strip));
+}
+
+AttentionStrip Run::View(const AttentionStripPlan& plan) const {
+  const AttentionSegment& segment = args_.segments[plan.segment];
+  const size_t offset = (size_t{segment.first_row} + plan.row_begin) * shape_.row_stride +
+                        size_t{plan.kv_head_begin} * shape_.group * shape_.head_dim;
+  AttentionStrip strip{};
+  strip.q = args_.q + offset;
+  strip.out = args_.out + offset;
+  strip.blocks = segment.blocks;
+  strip.first_position = segment.first_position + plan.row_begin;
+  strip.row_count = plan.row_count;
+  strip.kv_head_begin = plan.kv_head_begin;
+  strip.kv_head_count = plan.kv_head_count;
+  return strip;
+}
+
+void Run::Execute() {
+  PrepareTotals();
+  const size_t whole_count = plan_.whole.size();
+  PlanWave();
+  pool_.ForEach(whole_count + tasks_.size(), [this, whole_count](size_t i) {
+    if (i < whole_count) {
+      AttendWhole(plan_.whole[i]);
+    } else {
+      AttendSpan(tasks_[i - whole_count]);
+    }
+  });
+  while (!tasks_.empty()) {
+    MergeWave();
+    PlanWave();
+    pool_.ForEach(tasks_.size(), [this](size_t i) { AttendSpan(tasks_[i]); });
+  }
+}
+
+void Run::PrepareTotals() {
+  static thread_local FloatBuffer buffer;  // see attention.h
+  size_t total_floats = 0;
+  size_t span_floats = 0;
+  for (const AttentionStripPlan& strip : plan_.split) {
+    const size_t floats = SumsFloats(QueryCount(strip), shape_.head_dim);
+    total_floats += floats;
+    span_floats += strip.span_count * floats;
+  }
+  wave_memory_ = buffer.Reserve(total_floats + std::min(span_floats, kWaveFloatsMax));
+  for (const AttentionStripPlan& strip : plan_.split) {
+    const uint32_t queries = QueryCount(strip);
+    totals_.push_back(SumsAt(wave_memory_, queries));
+    Clear(totals_.back(), queries, shape_.head_dim);
+    wave_memory_ += SumsFloats(queries, shape_.head_dim);
+  }
+}
+
+void Run::PlanWave() {
+  tasks_.clear();
+  size_t used = 0;
+  for (; next_strip_ < plan_.split.size(); ++next_strip_, next_span_ = 0) {
+    const AttentionStripPlan& strip = plan_.split[next_strip_];
+    const uint32_t queries = QueryCount(strip);
+    const size_t floats = SumsFloats(queries, shape_.head_dim);
+    CHECK(floats <= kWaveFloatsMax);
+    for (; next_span_ < strip.span_count; ++next_span_) {
+      if (used + floats > kWaveFloatsMax) return;
+      tasks_.push_back({next_strip_, next_span_, SumsAt(wave_memory_ + used, queries)});
+      used += floats;
+    }
+  }
+}
+
+void Run::AttendWhole(const AttentionStripPlan& plan) const {
+  const ThreadScratch own = Scratch();
+  const AttentionStrip strip = View(plan);
+  Clear(own.sums, QueryCount(plan), shape_.head_dim);
+  kernels_.attend(shape_, strip, 0, plan.span_count, own.sums, own.scratch);
+  kernels_.finish(shape_, strip, own.sums, 0, QueryCount(plan));
+}
+
+void Run::AttendSpan(const SpanTask& task) const {
+  const AttentionStripPlan& plan = plan_.split[task.strip];
+  Clear(task.sums, QueryCount(plan), shape_.head_dim);
+  kernels_.attend(shape_, View(plan), task.span, task.span + 1, task.sums, Scratch().scratch);
+}
+
+void Run::MergeWave() {
+  std::vector<MergeTask> merges;
+  size_t work = 0;
+  for (size_t begin = 0, end = 0; begin < tasks_.size(); begin = end) {
+    while (end < tasks_.size() && tasks_[end].strip == tasks_[begin].strip) ++end;
+    const uint32_t queries = QueryCount(plan_.split[tasks_[begin].strip]);
+    for (uint32_t query = 0; query < queries; query += kQueryPad) {
+      merges.push_back({begin, end, query, std::min(query + kQueryPad, queries)});
+    }
+    work += queries * (end - begin);
+  }
+  if (work >= kParallelMergeMin) {
+    pool_.ForEach(merges.size(), [&](size_t i) { MergeSpans(merges[i]); });
+  } else {
+    for (const MergeTask& merge : merges) MergeSpans(merge);
+  }
+}
+
+void Run::MergeSpans(const MergeTask& merge) const {
+  const SpanTask& last = tasks_[merge.task_end - 1];
+  const AttentionStripPlan& plan = plan_.split[last.strip];
+  const AttentionSums& total = totals_[last.strip];
+  for (size_t i = merge.task_begin; i < merge.task_end; ++i) {
+    kernels_.merge(shape_, total, tasks_[i].sums, merge.query_begin, merge.query_end);
+  }
+  if (last.span + 1 == plan.span_count) {
+    kernels_.finish(shape_, View(plan), total, merge.query_begin, merge.query_end);
+  }
+}
+
+}  // namespace
+
+void RunAttention(const PagedAttentionArgs& args, const AttentionKernels& kernels,
+                  ThreadPool& pool) {
+  Run(args, kernels, pool).Execute();
+}
+
+}  // namespace cairn
