@@ -19,12 +19,23 @@ constexpr int kNoAnswer = 3;
 constexpr int kInterrupted = 130;
 
 std::string CodeName(grpc::StatusCode code) {
-  static const char* const kNames[] = {
-      "OK",           "CANCELLED",     "UNKNOWN",           "INVALID_ARGUMENT",
-      "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",   "PERMISSION_DENIED",
-      "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE",
-      "UNIMPLEMENTED", "INTERNAL",     "UNAVAILABLE",       "DATA_LOSS",
-      "UNAUTHENTICATED"};
+  static const char* const kNames[] = {"OK",
+                                       "CANCELLED",
+                                       "UNKNOWN",
+                                       "INVALID_ARGUMENT",
+                                       "DEADLINE_EXCEEDED",
+                                       "NOT_FOUND",
+                                       "ALREADY_EXISTS",
+                                       "PERMISSION_DENIED",
+                                       "RESOURCE_EXHAUSTED",
+                                       "FAILED_PRECONDITION",
+                                       "ABORTED",
+                                       "OUT_OF_RANGE",
+                                       "UNIMPLEMENTED",
+                                       "INTERNAL",
+                                       "UNAVAILABLE",
+                                       "DATA_LOSS",
+                                       "UNAUTHENTICATED"};
   const auto index = static_cast<size_t>(code);
   return index < std::size(kNames) ? kNames[index] : "CODE_" + std::to_string(index);
 }
@@ -83,8 +94,11 @@ Client& Client::Connected() {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(-1);
   arguments.SetUserAgentPrefix("cairnctl");
-  channel_ = grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(),
-                                       arguments);
+  // A server that comes back is noticed soon.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  channel_ =
+      grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(), arguments);
   sessions_ = v1::SessionService::NewStub(channel_);
   decoding_ = v1::DecodeService::NewStub(channel_);
   cache_ = v1::CacheService::NewStub(channel_);
@@ -94,9 +108,9 @@ Client& Client::Connected() {
 
 void Client::Prepare(grpc::ClientContext& context) const {
   if (options_.timeout_seconds > 0) {
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::milliseconds(
-                             static_cast<int64_t>(options_.timeout_seconds * 1000)));
+    context.set_deadline(
+        std::chrono::system_clock::now() +
+        std::chrono::milliseconds(static_cast<int64_t>(options_.timeout_seconds * 1000)));
   }
 }
 
@@ -127,6 +141,10 @@ void Client::FailUsage(const std::string& message) {
 }
 
 std::string ErrorText(const grpc::Status& status, const std::string& address) {
+  // gRPC's own words for this are long and name each address that the host resolved to.
+  if (IsLostConnection(status) && status.error_message().starts_with("failed to connect")) {
+    return "UNAVAILABLE: cannot connect to " + address + "; is cairnd running there?";
+  }
   const ErrorDetails details = DetailsOf(status);
   std::string text = CodeName(status.error_code()) + ": " + status.error_message();
   for (const auto& violation : details.bad_request.field_violations()) {
@@ -134,10 +152,8 @@ std::string ErrorText(const grpc::Status& status, const std::string& address) {
     text += "; " + violation.field() + ": " + violation.description();
   }
   if (details.retry.has_retry_delay()) {
-    text += "; try again in " +
-            google::protobuf::util::TimeUtil::ToString(details.retry.retry_delay());
-  } else if (IsLostConnection(status)) {
-    text += " (is cairnd running at " + address + "?)";
+    text +=
+        "; try again in " + google::protobuf::util::TimeUtil::ToString(details.retry.retry_delay());
   }
   return text;
 }

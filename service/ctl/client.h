@@ -1,8 +1,8 @@
-// A connection to a server and what every command of cairnctl shares: how a call is prepared, how an answer or an error
-// is shown, what Ctrl-C does, and what the program's exit code becomes.
+// A connection to a server and what every command of cairnctl shares: how a call is prepared, how
+// an answer or an error is shown, what Ctrl-C does, and what the program's exit code becomes.
 //
-// Exit codes: 0 done, 1 the server refused, 2 wrong usage, 3 no server or no answer in time, 130 stopped by Ctrl-C.
-// Threads: one, beside the one that waits for Ctrl-C (interrupt.h).
+// Exit codes: 0 done, 1 the server refused, 2 wrong usage, 3 no server or no answer in time, 130
+// stopped by Ctrl-C. Threads: one, beside the one that waits for Ctrl-C (interrupt.h).
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -1,12 +1,13 @@
-// What Ctrl-C does. It ends the program with exit code 130, except while an Interruptible lives: then it calls that
-// one's action, on a thread of its own.
+// What Ctrl-C does. It ends the program with exit code 130, except while an Interruptible lives:
+// then it calls that one's action, on a thread of its own.
 #pragma once
 
 #include <functional>
 
 namespace cairn {
 
-// Called first in main, before any thread is started: Ctrl-C then reaches the thread that waits for it, and no other.
+// Called first in main, before any thread is started: Ctrl-C then reaches the thread that waits for
+// it, and no other.
 void StartWaitingForInterrupts();
 
 class [[nodiscard]] Interruptible {

@@ -22,7 +22,8 @@ std::pair<std::string, std::string> Split(const std::string& flag, const std::st
                                           char separator) {
   const size_t at = pair.find(separator);
   if (at == std::string::npos || at == 0) {
-    throw CLI::ValidationError(flag, "expected KEY" + std::string(1, separator) + "VALUE, got " + pair);
+    throw CLI::ValidationError(flag,
+                               "expected KEY" + std::string(1, separator) + "VALUE, got " + pair);
   }
   return {pair.substr(0, at), pair.substr(at + 1)};
 }
@@ -56,7 +57,8 @@ void AddContentFlags(CLI::App& command, ContentFlags& flags, bool positional) {
 v1::Content ContentOf(const ContentFlags& flags) {
   v1::Content content;
   const int kinds = !flags.text.empty() + !flags.messages.empty() + !flags.token_ids.empty();
-  if (kinds > 1) throw CLI::ValidationError("content", "give text, messages or tokens, not several");
+  if (kinds > 1)
+    throw CLI::ValidationError("content", "give text, messages or tokens, not several");
   if (!flags.text.empty()) content.set_text(TextOrStdin(flags.text));
   for (const std::string& message : flags.messages) {
     const auto [role, text] = Split("--message", message, ':');
@@ -76,7 +78,9 @@ v1::Content ContentOf(const ContentFlags& flags) {
 void AddSamplingFlags(CLI::App& command, v1::SamplingParams& sampling) {
   const auto number = [&](const char* flag, void (v1::SamplingParams::*set)(float),
                           const char* help) {
-    command.add_option_function<float>(flag, [&sampling, set](float x) { (sampling.*set)(x); }, help)
+    command
+        .add_option_function<float>(
+            flag, [&sampling, set](float x) { (sampling.*set)(x); }, help)
         ->group("Sampling");
   };
   number("--temperature", &v1::SamplingParams::set_temperature, "0 is greedy; up to 2");
@@ -87,7 +91,8 @@ void AddSamplingFlags(CLI::App& command, v1::SamplingParams& sampling) {
   number("--frequency-penalty", &v1::SamplingParams::set_frequency_penalty, "-2 to 2");
   command
       .add_option_function<uint32_t>(
-          "--top-k", [&sampling](uint32_t k) { sampling.set_top_k(k); }, "the k likeliest; 0 is off")
+          "--top-k", [&sampling](uint32_t k) { sampling.set_top_k(k); },
+          "the k likeliest; 0 is off")
       ->group("Sampling");
   command
       .add_option_function<uint64_t>(
@@ -159,7 +164,8 @@ void AddSettingFlags(CLI::App& command, v1::Session& session, std::vector<std::s
       "--expire-time", "expire_time",
       [&](const std::string& value) {
         if (!TimeUtil::FromString(value, session.mutable_expire_time())) {
-          throw CLI::ValidationError("--expire-time", "expected 2030-01-31T12:00:00Z, got " + value);
+          throw CLI::ValidationError("--expire-time",
+                                     "expected 2030-01-31T12:00:00Z, got " + value);
         }
       },
       "expires at this moment: 2030-01-31T12:00:00Z")

@@ -1,11 +1,10 @@
-// Flags that several commands share, bound straight to the request that they fill. Ranges are the server's to judge:
-// what is out of bounds is sent as it is, and the answer names the field.
+// Flags that several commands share, bound straight to the request that they fill. Ranges are the
+// server's to judge: what is out of bounds is sent as it is, and the answer names the field.
 //
 // Every message must outlive the parsing of the command line.
 #pragma once
 
 #include <CLI/CLI.hpp>
-
 #include <string>
 #include <vector>
 
@@ -32,8 +31,8 @@ v1::Content ContentOf(const ContentFlags& flags);
 
 void AddSamplingFlags(CLI::App& command, v1::SamplingParams& sampling);
 
-// Display name, life time, priority, pin, annotations and sampling defaults; each one that is given adds its name to
-// `given`, as an update mask has it.
+// Display name, life time, priority, pin, annotations and sampling defaults; each one that is given
+// adds its name to `given`, as an update mask has it.
 void AddSettingFlags(CLI::App& command, v1::Session& session, std::vector<std::string>& given);
 
 // "sessions/{id}" of a name or of an id alone.

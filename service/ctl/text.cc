@@ -1,0 +1,209 @@
+#include "service/ctl/text.h"
+
+#include <google/protobuf/util/time_util.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+namespace cairn {
+namespace {
+
+using google::protobuf::util::TimeUtil;
+
+__attribute__((format(printf, 1, 2))) std::string Format(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  va_list again;
+  va_copy(again, arguments);
+  std::string text(static_cast<size_t>(std::vsnprintf(nullptr, 0, format, arguments)), '\0');
+  std::vsnprintf(text.data(), text.size() + 1, format, again);
+  va_end(again);
+  va_end(arguments);
+  return text;
+}
+
+double Seconds(const google::protobuf::Duration& duration) {
+  return static_cast<double>(TimeUtil::DurationToNanoseconds(duration)) * 1e-9;
+}
+
+std::string Milliseconds(const google::protobuf::Duration& duration) {
+  return Format("%.1f ms", Seconds(duration) * 1e3);
+}
+
+// "name   value" lines, the values one under another. An empty value leaves its line out.
+std::string Lines(std::initializer_list<std::pair<const char*, std::string>> rows) {
+  std::string text;
+  for (const auto& [name, value] : rows) {
+    if (value.empty()) continue;
+    text += Format("%s%-16s %s", text.empty() ? "" : "\n", name, value.c_str());
+  }
+  return text;
+}
+
+// "device 32, disk 16": the parts that are not zero, or `none`.
+std::string Parts(std::initializer_list<std::pair<const char*, int64_t>> parts, const char* none) {
+  std::string text;
+  for (const auto& [name, count] : parts) {
+    if (count == 0) continue;
+    text += Format("%s%s %lld", text.empty() ? "" : ", ", name, static_cast<long long>(count));
+  }
+  return text.empty() ? none : text;
+}
+
+std::string ResidencyText(const v1::Residency& residency) {
+  return Parts({{"device", residency.device_tokens()},
+                {"host", residency.host_tokens()},
+                {"disk", residency.disk_tokens()},
+                {"remote", residency.remote_tokens()},
+                {"absent", residency.absent_tokens()}},
+               "nothing");
+}
+
+// The name of an enum value without its prefix, in small letters: TIER_DEVICE is "device".
+std::string Plain(const std::string& enum_name, size_t prefix_length) {
+  std::string text = enum_name.substr(prefix_length);
+  for (char& c : text) {
+    c = c == '_' ? ' ' : static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  }
+  return text;
+}
+
+std::string StateText(v1::Session::State state) {
+  return Plain(v1::Session::State_Name(state), sizeof("STATE_") - 1);
+}
+
+std::string TierText(v1::Tier tier) { return Plain(v1::Tier_Name(tier), sizeof("TIER_") - 1); }
+
+std::string ExpirationText(const v1::Session& session) {
+  if (session.has_ttl()) return TimeUtil::ToString(session.ttl()) + " after the last use";
+  if (session.has_expire_time()) return TimeUtil::ToString(session.expire_time());
+  return "never";
+}
+
+std::string Bytes(int64_t count) {
+  return Format("%.1f MiB", static_cast<double>(count) / (1 << 20));
+}
+
+}  // namespace
+
+std::string SessionText(const v1::Session& session) {
+  std::string annotations;
+  for (const auto& [key, value] : session.annotations()) {
+    annotations += (annotations.empty() ? "" : ", ") + key + "=" + value;
+  }
+  return Lines({{"name", session.name()},
+                {"display name", session.display_name()},
+                {"tokens", std::to_string(session.token_count())},
+                {"state", StateText(session.state())},
+                {"KV on", ResidencyText(session.residency())},
+                {"priority", std::to_string(session.priority())},
+                {"pinned", session.pinned() ? "yes" : ""},
+                {"expires", ExpirationText(session)},
+                {"forked from", session.parent()},
+                {"sampling", session.sampling().ShortDebugString()},
+                {"annotations", annotations},
+                {"created", TimeUtil::ToString(session.create_time())},
+                {"updated", TimeUtil::ToString(session.update_time())},
+                {"etag", session.etag()}});
+}
+
+std::string SessionRowTitles() {
+  return Format("%-32s %9s %-10s %8s  %s", "NAME", "TOKENS", "STATE", "PRIORITY", "KV ON");
+}
+
+std::string SessionRow(const v1::Session& session) {
+  return Format("%-32s %9lld %-10s %8d  %s", session.name().c_str(),
+                static_cast<long long>(session.token_count()), StateText(session.state()).c_str(),
+                session.priority(), ResidencyText(session.residency()).c_str());
+}
+
+std::string UsageText(const v1::Usage& usage) {
+  std::string text = Format("prompt %lld (%s)", static_cast<long long>(usage.prompt_tokens()),
+                            Parts({{"device", usage.device_tokens()},
+                                   {"host", usage.host_tokens()},
+                                   {"disk", usage.disk_tokens()},
+                                   {"remote", usage.remote_tokens()},
+                                   {"recomputed", usage.recomputed_tokens()},
+                                   {"new", usage.new_tokens()}},
+                                  "empty")
+                                .c_str());
+  text += Format(", output %lld", static_cast<long long>(usage.completion_tokens()));
+  // The first token's time is the prompt's, so decoding made one token fewer.
+  const double seconds = Seconds(usage.decode_time());
+  if (usage.completion_tokens() > 1 && seconds > 0) {
+    text += Format(", %.1f tokens/s", static_cast<double>(usage.completion_tokens() - 1) / seconds);
+  }
+  return text + ", first token after " + Milliseconds(usage.first_token_time());
+}
+
+std::string LookupText(const v1::LookupPrefixResponse& response) {
+  return Format("%lld tokens: ", static_cast<long long>(response.token_count())) +
+         Parts({{"device", response.device_tokens()},
+                {"host", response.host_tokens()},
+                {"disk", response.disk_tokens()},
+                {"remote", response.remote_tokens()}},
+               "none held");
+}
+
+std::string CacheStatsText(const v1::CacheStats& stats) {
+  std::string text = Lines({{"sessions", std::to_string(stats.session_count())},
+                            {"running", std::to_string(stats.running_count())},
+                            {"waiting", std::to_string(stats.waiting_count())},
+                            {"preemptions", std::to_string(stats.preemptions())},
+                            {"steps", std::to_string(stats.steps())},
+                            {"step time", Format("%.3f s", Seconds(stats.step_time()))},
+                            {"in the model", Format("%.3f s", Seconds(stats.forward_time()))},
+                            {"reloaded", std::to_string(stats.blocks_reloaded()) + " blocks"},
+                            {"recomputed", std::to_string(stats.blocks_recomputed()) + " blocks"},
+                            {"corrupt", std::to_string(stats.blocks_corrupt()) + " blocks"}});
+  for (const v1::TierStats& tier : stats.tiers()) {
+    text += Format(
+        "\n%-16s %lld of %lld blocks used, %lld held, %lld evicted, %s read, %s written",
+        ("tier " + TierText(tier.tier())).c_str(), static_cast<long long>(tier.used_blocks()),
+        static_cast<long long>(tier.capacity_blocks()), static_cast<long long>(tier.held_blocks()),
+        static_cast<long long>(tier.evictions()), Bytes(tier.bytes_read()).c_str(),
+        Bytes(tier.bytes_written()).c_str());
+  }
+  return text;
+}
+
+std::string RestoreText(const v1::RestoreReport& report) {
+  std::string text =
+      Lines({{"execution", Plain(v1::RestoreReport::Execution_Name(report.execution()),
+                                 sizeof("EXECUTION_") - 1)},
+             {"predicted", Milliseconds(report.predicted_time())},
+             {"if all loaded", Milliseconds(report.predicted_load_all_time())},
+             {"if recomputed", Milliseconds(report.predicted_recompute_all_time())},
+             {"actual", report.has_actual_time() ? Milliseconds(report.actual_time()) : ""},
+             {"planning", Milliseconds(report.planning_time())}});
+  for (const v1::BlockDecision& block : report.blocks()) {
+    const std::string verdict =
+        Plain(v1::BlockDecision::Verdict_Name(block.verdict()), sizeof("VERDICT_") - 1);
+    text += Format("\n%8lld  %-8s %-10s reload %s, recompute %s",
+                   static_cast<long long>(block.first_position()), TierText(block.tier()).c_str(),
+                   verdict.c_str(), Milliseconds(block.reload_price()).c_str(),
+                   Milliseconds(block.recompute_price()).c_str());
+  }
+  return text;
+}
+
+std::string ModelText(const v1::Model& model) {
+  const v1::KvShape& kv = model.kv();
+  return Lines(
+      {{"name", model.name()},
+       {"architecture", model.architecture()},
+       {"parameters", std::to_string(model.parameter_count())},
+       {"context length", std::to_string(model.context_length()) + " tokens"},
+       {"vocabulary", std::to_string(model.vocabulary_size())},
+       {"backend", model.backend() + ", " + model.arithmetic()},
+       {"KV", Format("%s, %d layers x %d heads x %d; %lld bytes a token, %lld a block of %d tokens",
+                     kv.dtype().c_str(), kv.layer_count(), kv.kv_head_count(), kv.head_dim(),
+                     static_cast<long long>(kv.bytes_per_token()),
+                     static_cast<long long>(kv.bytes_per_block()), kv.block_tokens())},
+       {"fingerprint", model.fingerprint()}});
+}
+
+}  // namespace cairn
