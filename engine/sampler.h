@@ -36,7 +36,8 @@ namespace cairn {
 // the tokens of an uninterrupted one.
 class TokenCounts {
  public:
-  explicit TokenCounts(std::span<const uint32_t> context = {}) {
+  TokenCounts() = default;
+  explicit TokenCounts(std::span<const uint32_t> context) {
     for (const uint32_t id : context) Add(id);
   }
   void Add(uint32_t id) { ++counts_[id]; }
