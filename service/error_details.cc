@@ -30,7 +30,7 @@ std::string Presentable(std::string_view text, size_t bytes_max) {
 const char* AbortedReason(const std::string& field) {
   if (field == "expected_token_count") return "STALE_TOKEN_COUNT";
   if (field == "session.etag") return "STALE_ETAG";
-  return "SESSION_BUSY";
+  return "SESSION_CONFLICT";
 }
 
 // Why, in one word for programs. The domain "cairn" makes it unique.

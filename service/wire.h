@@ -6,7 +6,9 @@
 // ToProto cannot fail. Pure functions; any thread.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "cairn/v1/cache_service.pb.h"
@@ -18,13 +20,17 @@
 
 namespace cairn {
 
-// "sessions/abc" -> "abc"; errors name the field "name".
-Result<std::string> ParseSessionName(const std::string& name);
+// "sessions/" + id.
 std::string SessionName(const std::string& id);
 
-// A content that must be there, or (absent: std::monostate) may be.
-Result<Content> RequiredContent(bool is_present, const v1::Content& content);
-Result<Content> OptionalContent(bool is_present, const v1::Content& content);
+// What a request names by "sessions/{id}" and nothing else.
+struct SessionRef {
+  std::string id;
+};
+Result<SessionRef> FromProto(const v1::GetSessionRequest& request);
+Result<SessionRef> FromProto(const v1::DeleteSessionRequest& request);
+Result<SessionRef> FromProto(const v1::PrefetchSessionRequest& request);
+Result<SessionRef> FromProto(const v1::ExplainRestoreRequest& request);
 
 SamplingParams FromProto(const v1::SamplingParams& params);
 Result<CreateSessionRequest> FromProto(const v1::CreateSessionRequest& request);
@@ -62,6 +68,11 @@ Result<LookupRequest> FromProto(const v1::LookupPrefixRequest& request);
 
 // The tier to clear; nothing: every tier.
 Result<std::optional<Tier>> FromProto(const v1::ClearCacheRequest& request);
+
+Result<Content> FromProto(const v1::TokenizeRequest& request);
+Result<std::vector<uint32_t>> FromProto(const v1::DetokenizeRequest& request);
+Result<Done> FromProto(const v1::GetCacheStatsRequest& request);
+Result<Done> FromProto(const v1::GetModelRequest& request);
 
 v1::Tier ToProto(Tier tier);
 v1::SamplingParams ToProto(const SamplingParams& params);

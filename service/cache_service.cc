@@ -1,0 +1,72 @@
+#include <utility>
+
+#include "cairn/v1/cache_service.grpc.pb.h"
+#include "engine/engine.h"
+#include "service/rpc.h"
+#include "service/services.h"
+#include "service/wire.h"
+
+namespace cairn {
+namespace {
+
+using RawCacheService = v1::CacheService::WithRawCallbackMethod_LookupPrefix<
+    v1::CacheService::WithRawCallbackMethod_ExplainRestore<
+        v1::CacheService::WithRawCallbackMethod_GetCacheStats<
+            v1::CacheService::WithRawCallbackMethod_ClearCache<v1::CacheService::Service>>>>;
+
+class CacheServiceImpl final : public RawCacheService {
+ public:
+  explicit CacheServiceImpl(Engine& engine) : engine_(engine) {}
+
+  grpc::ServerUnaryReactor* LookupPrefix(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override {
+    return ServeUnary<v1::LookupPrefixRequest>(
+        context, request, response, [this](LookupRequest lookup, const UnaryCall& call) {
+          engine_.LookupPrefix(std::move(lookup.content), std::move(lookup.cache_salt),
+                               [call](Result<Residency> residency) {
+                                 if (!residency.ok()) return call.Fail(residency.status());
+                                 call.Succeed(PrefixToProto(*residency));
+                               });
+        });
+  }
+
+  grpc::ServerUnaryReactor* ExplainRestore(grpc::CallbackServerContext* context,
+                                           const grpc::ByteBuffer* request,
+                                           grpc::ByteBuffer* response) override {
+    return ServeUnary<v1::ExplainRestoreRequest>(
+        context, request, response, [](const SessionRef&, const UnaryCall& call) {
+          call.Fail(Status(Code::kUnimplemented,
+                           "blocks live on the device only, so that what is missing is always "
+                           "recomputed: there is no decision to explain"));
+        });
+  }
+
+  grpc::ServerUnaryReactor* GetCacheStats(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override {
+    return ServeUnary<v1::GetCacheStatsRequest>(
+        context, request, response,
+        [this](Done, const UnaryCall& call) { engine_.GetStats(call.ToReply<EngineStats>()); });
+  }
+
+  grpc::ServerUnaryReactor* ClearCache(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override {
+    return ServeUnary<v1::ClearCacheRequest>(
+        context, request, response, [this](std::optional<Tier> tier, const UnaryCall& call) {
+          engine_.ClearCache(tier, call.ToReply<Done>());
+        });
+  }
+
+ private:
+  Engine& engine_;
+};
+
+}  // namespace
+
+std::unique_ptr<grpc::Service> MakeCacheService(Engine& engine) {
+  return std::make_unique<CacheServiceImpl>(engine);
+}
+
+}  // namespace cairn
