@@ -51,8 +51,8 @@ Released OutputAssembler::Push(uint32_t id, std::optional<TokenLogprob> logprob)
   ReleaseUntil(match->start, released);
   // What is left begins with the token that reaches over the start of the match.
   const std::string_view straddling = tokenizer_.TokenBytes(held_.front().id);
-  released.text += detokenizer_.PushBytes(straddling.substr(0, match->start - released_bytes_)) +
-                   detokenizer_.Flush();
+  released.text += detokenizer_.PushBytes(straddling.substr(0, match->start - released_bytes_));
+  released.text += detokenizer_.Flush();
   released.stop_string = *match->stop;
   held_.clear();
   return released;
