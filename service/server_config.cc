@@ -63,7 +63,7 @@ const std::vector<Setting>& Settings() {
        "positions that one session may hold; beyond the trained length with RoPE scaling",
        NumberSetting{&C::context_length, 16, 1 << 24, "as trained"}},
       {"--instruction-set", "instruction_set", "Model", "NAME",
-       "of the CPU kernels (default: the best that this machine has)",
+       "of the CPU kernels; the best that this machine has when absent",
        TextSetting{&C::instruction_set}},
 
       {"--listen", "listen", "Network", "HOST:PORT", "address to serve on; port 0: any free one",
@@ -227,10 +227,13 @@ void DefineFlags(CLI::App& app, std::vector<std::optional<std::string>>& given,
   const std::vector<Setting>& settings = Settings();
   given.resize(settings.size());
   for (size_t i = 0; i < settings.size(); ++i) {
-    CLI::Option* option = app.add_option(settings[i].flag, given[i], settings[i].help);
+    const std::string default_text = DefaultText(settings[i]);
+    const std::string help =
+        default_text.empty() ? settings[i].help
+                             : std::string(settings[i].help) + " (default: " + default_text + ")";
+    CLI::Option* option = app.add_option(settings[i].flag, given[i], help);
     option->group(settings[i].group)->type_name(settings[i].value_name);
     option->multi_option_policy(CLI::MultiOptionPolicy::Throw);
-    option->default_str(DefaultText(settings[i]));
   }
   app.add_option("--config", config_path, "read settings in protobuf's text format; flags override")
       ->group("General")

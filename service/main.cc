@@ -1,0 +1,132 @@
+// cairnd: configuration -> engine (backend, model, tokenizer, block pool) -> server, and the end of
+// them in the reverse order.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "engine/load.h"
+#include "service/listen_address.h"
+#include "service/server.h"
+#include "service/server_config.h"
+
+namespace cairn {
+namespace {
+
+constexpr const char* kDefaultModel = ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+
+int Fail(const Status& status) {
+  std::fprintf(stderr, "cairnd: %s\n", status.message().c_str());
+  return 1;
+}
+
+// The model that `./cairn setup` fetches: below the working directory, or in the source tree.
+Result<std::string> FindDefaultModel() {
+  for (const std::filesystem::path& root :
+       {std::filesystem::path("."), std::filesystem::path(CAIRN_SOURCE_DIR)}) {
+    const std::filesystem::path path = (root / kDefaultModel).lexically_normal();
+    std::error_code ignored;
+    if (std::filesystem::exists(path, ignored)) return path.string();
+  }
+  return NotFound("no model: give --model FILE, or run ./cairn setup to fetch the default one");
+}
+
+Result<LoadOptions> ToLoadOptions(const ServerConfig& config) {
+  LoadOptions options;
+  options.model_path = config.model;
+  if (options.model_path.empty()) {
+    ASSIGN_OR_RETURN(options.model_path, FindDefaultModel());
+  }
+  options.thread_count = static_cast<uint32_t>(config.threads);
+  options.mode = config.compute == "fast" ? ComputeMode::kFast : ComputeMode::kExact;
+  if (!config.instruction_set.empty()) options.instruction_set = config.instruction_set;
+  options.device_memory_bytes = config.device_memory_bytes;
+  options.context_length = static_cast<uint32_t>(config.context_length);
+  options.trace_path = config.trace_file;
+  options.engine.concurrent_max = static_cast<uint32_t>(config.max_concurrent);
+  options.engine.prefill_chunk = static_cast<uint32_t>(config.prefill_chunk_tokens);
+  options.engine.max_tokens_default = static_cast<uint32_t>(config.max_tokens_default);
+  return options;
+}
+
+// For models that take long: how far it is, every two seconds.
+void ShowProgress(double share) {
+  using Clock = std::chrono::steady_clock;
+  constexpr auto kPeriod = std::chrono::seconds(2);
+  static Clock::time_point next = Clock::now() + kPeriod;
+  if (Clock::now() < next) return;
+  next = Clock::now() + kPeriod;
+  LogInfo("preparing weights: " + std::to_string(static_cast<int>(share * 100)) + " %");
+}
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+// Waits for the first SIGTERM or SIGINT; a second one then ends the process at once.
+void WaitForStop() {
+  const sigset_t signals = StopSignals();
+  int signal = 0;
+  sigwait(&signals, &signal);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+int Serve(const ServerConfig& config) {
+  SetLogLevel(LogLevelOf(config));
+  // Blocked before any thread starts, so that all of them leave these signals to WaitForStop.
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+
+  const Result<ListenAddress> listen = ParseListenAddress(config.listen);
+  if (!listen.ok()) return Fail(listen.status());
+  const Result<LoadOptions> options = ToLoadOptions(config);
+  if (!options.ok()) return Fail(options.status());
+  const SystemClock clock;
+  Result<LoadedEngine> loaded = LoadEngine(*options, clock, ShowProgress);
+  if (!loaded.ok()) return Fail(loaded.status());
+  for (const std::string& warning : loaded->warnings) LogWarning(warning);
+
+  Engine engine(std::move(loaded->parts), loaded->config, clock);
+  Result<std::unique_ptr<Server>> server =
+      Server::Start({.listen = *listen,
+                     .message_bytes_max = static_cast<uint32_t>(config.message_bytes_max),
+                     .pending_tokens_max = static_cast<uint32_t>(config.stream_buffer_tokens)},
+                    engine);
+  if (!server.ok()) return Fail(server.status());
+
+  for (const std::string& line : loaded->summary) std::printf("%s\n", line.c_str());
+  std::printf("listening on %s\n", (*server)->address().c_str());
+  std::fflush(stdout);
+
+  WaitForStop();
+  LogInfo("stopping: running streams have " + std::to_string(config.drain_grace_seconds) + " s");
+  (*server)->Drain(std::chrono::seconds(config.drain_grace_seconds));
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  const Result<CommandLine> line = ParseCommandLine(argc, argv);
+  if (!line.ok()) return Fail(line.status());
+  if (line->text) {
+    std::fputs(line->text->c_str(), stdout);
+    return 0;
+  }
+  return Serve(line->config);
+}
+
+}  // namespace
+}  // namespace cairn
+
+int main(int argc, char** argv) { return cairn::Main(argc, argv); }
