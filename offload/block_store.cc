@@ -86,7 +86,7 @@ BlockStore::BlockStore(const OffloadConfig& config, const KvLayout& layout, cons
       layout_(layout),
       clock_(clock),
       pool_(std::move(buffer), config.device_blocks_max, layout.block_bytes()),
-      index_(layout.block_tokens, child_key),
+      index_(layout.block_tokens, config.device_blocks_max, child_key),
       blocks_(config.device_blocks_max) {
   for (uint32_t id = config.device_blocks_max; id > 0; --id) free_ids_.push_back(BlockId(id - 1));
 }

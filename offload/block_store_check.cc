@@ -1,5 +1,5 @@
 // What BlockStore tells of itself: its statistics and its conservation laws.
-#include <unordered_set>
+#include <vector>
 
 #include "offload/block_store.h"
 
@@ -23,13 +23,14 @@ void BlockStore::CheckInvariants() const {
   uint32_t hot_count = 0;
   uint32_t held_hot_count = 0;
   uint32_t parked_count = 0;
-  std::unordered_set<SlotId> slots;
+  std::vector<bool> is_owned(pool_.capacity(), false);
   for (uint32_t i = 0; i < blocks_.size(); ++i) {
     if (!blocks_[i]) continue;
     const BlockMeta& meta = *blocks_[i];
     ++owned_count;
     CHECK(pool_.IsTaken(meta.slot));
-    CHECK(slots.insert(meta.slot).second);  // one owner a slot
+    CHECK(!is_owned[meta.slot.value()]);  // one owner a slot
+    is_owned[meta.slot.value()] = true;
     if (meta.state == BlockState::kFilling) {
       CHECK(meta.hold_count == 1);
       continue;

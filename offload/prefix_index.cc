@@ -104,10 +104,12 @@ void PrefixIndex::Prune(BlockKey key) {
 
 PrefixIndex::Totals PrefixIndex::CheckInvariants() const {
   Totals totals;
-  std::unordered_map<BlockKey, uint32_t> child_counts;
+  size_t child_count = 0;          // entries that have a parent
+  size_t counted_child_count = 0;  // as their parents count them
   for (const auto& [key, entry] : entries_) {
     totals.full_count += entry.block.valid();
     totals.follower_count += entry.followers.size();
+    counted_child_count += entry.child_entry_count;
     CHECK(entry.key == key);
     CHECK(entry.block.valid() || entry.child_entry_count > 0 || !entry.followers.empty());
     CHECK(entry.tokens.size() == (entry.depth == 0 ? 0 : block_tokens_));
@@ -115,15 +117,12 @@ PrefixIndex::Totals PrefixIndex::CheckInvariants() const {
       CHECK(!entry.block.valid());
       continue;
     }
+    ++child_count;
     const Entry* parent = Find(entry.parent);
     CHECK(parent != nullptr);
-    CHECK(entry.depth == parent->depth + 1);
-    ++child_counts[entry.parent];
+    CHECK(entry.depth == parent->depth + 1 && parent->child_entry_count > 0);
   }
-  for (const auto& [key, entry] : entries_) {
-    const auto counted = child_counts.find(key);
-    CHECK(entry.child_entry_count == (counted == child_counts.end() ? 0 : counted->second));
-  }
+  CHECK(child_count == counted_child_count);
   return totals;
 }
 

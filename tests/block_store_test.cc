@@ -333,6 +333,18 @@ TEST_F(BlockStoreTest, TheLongestUnusedGoesUnlessItsPriorityIsHigher) {
   EXPECT_EQ(store_->Locate(root_, a)[0], Tier::kDevice);
 }
 
+TEST_F(BlockStoreTest, PriorityDoesNotKeepForEver) {
+  Start({.device_blocks_max = 2});
+  const Tokens urgent{1, 1, 1, 1}, plain{2, 2, 2, 2};
+  Run(urgent, kPriorityDefault + 10).clear();  // worth twice as much, but ten times as old
+  clock_.Advance(seconds(9));
+  Run(plain).clear();
+  clock_.Advance(seconds(1));
+  NewBlock().Release();
+  EXPECT_EQ(store_->Locate(root_, urgent)[0], Tier::kAbsent);
+  EXPECT_EQ(store_->Locate(root_, plain)[0], Tier::kDevice);
+}
+
 // Victims are ranked in batches; what is used after the ranking is no victim any more.
 TEST_F(BlockStoreTest, UseSavesARankedVictim) {
   Start({.device_blocks_max = 256});  // ranks 4 at a time
