@@ -56,7 +56,7 @@ std::string Describe(const GgufValue& value) {
   if (value.is_array) {
     return "an array of " + Grouped(value.count) + " " + GgufTypeName(value.type);
   }
-  const std::string type = GgufTypeName(value.type);
+  std::string type = GgufTypeName(value.type);
   if (const auto number = LoadNumber<uint64_t>(value.type, value.bytes.data())) {
     return type + " " + Grouped(*number);
   }

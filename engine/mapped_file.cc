@@ -74,14 +74,13 @@ MappedFile::~MappedFile() {
 
 void MappedFile::ReleasePages(std::span<const std::byte> range) const {
   static const auto kPageBytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const auto file_begin = reinterpret_cast<uintptr_t>(bytes_.data());
-  const auto range_begin = reinterpret_cast<uintptr_t>(range.data());
-  CHECK(range_begin >= file_begin && range.size() <= bytes_.size() &&
-        range_begin - file_begin <= bytes_.size() - range.size());
-  const uintptr_t begin = (range_begin + kPageBytes - 1) / kPageBytes * kPageBytes;
-  const uintptr_t end = (range_begin + range.size()) / kPageBytes * kPageBytes;
+  const auto offset = static_cast<size_t>(range.data() - bytes_.data());
+  CHECK(offset <= bytes_.size() && range.size() <= bytes_.size() - offset);
+  const size_t begin = (offset + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const size_t end = (offset + range.size()) / kPageBytes * kPageBytes;
+  if (begin >= end) return;
   // A refusal costs memory and nothing else, so its result does not matter.
-  if (begin < end) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  (void)madvise(const_cast<std::byte*>(bytes_.data() + begin), end - begin, MADV_DONTNEED);
 }
 
 }  // namespace cairn
