@@ -13,7 +13,8 @@
 //
 // (1) A block owns a device slot in kFilling and in kHot.
 // (2) A sealed block's bytes never change, so any copy of it is as good as any other.
-// (3) A kFilling block is held; a held block is never evicted. Parked tails are never held.
+// (3) A kFilling block is held; a held block is never evicted. A parked tail is held only while
+//     CopyPrefix reads it.
 #pragma once
 
 #include <chrono>
@@ -27,8 +28,9 @@
 
 namespace cairn {
 
-// Where a copy of a block lies.
-enum class Tier : uint8_t { kAbsent, kNone = kAbsent, kDevice, kHost, kDisk, kRemote };
+// Where the fastest copy of a block lies; kAbsent: only computing it again brings it back. The
+// store has a device tier so far, so its answers are kDevice and kAbsent.
+enum class Tier : uint8_t { kAbsent, kDevice, kHost, kDisk, kRemote };
 
 enum class BlockState : uint8_t { kFilling, kHot };
 

@@ -159,7 +159,8 @@ class BlockStore {
   void Park(Hold filling, const BlockKey& parent, std::span<const uint32_t> tokens,
             uint32_t priority);
 
-  // Drops the blocks of `tokens`, tail included, that nobody holds. Returns how many.
+  // Drops the blocks of `tokens`, tail included, that nobody holds; idle contexts that share some
+  // of them lose these too. Returns how many.
   uint32_t DropUnheld(const BlockKey& root, std::span<const uint32_t> tokens);
   // Drops every block that nobody holds. Returns how many.
   uint32_t Clear();
