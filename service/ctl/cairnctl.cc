@@ -1,5 +1,7 @@
 // cairnctl: every call of a Cairn server from the shell, and a chat in the terminal.
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "service/ctl/chat.h"
 #include "service/ctl/commands.h"
@@ -54,7 +56,11 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {  // CLI11 reports by exception; this is its border
-    return app.exit(error) == 0 ? 0 : 2;
+    const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+    if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr || unknown.empty()) {
+      return app.exit(error) == 0 ? 0 : 2;
+    }
+    client.FailUsage("there is no " + unknown.front() + "; --help lists the commands");
   }
   return client.exit_code();
 }

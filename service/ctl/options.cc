@@ -51,7 +51,7 @@ void AddContentFlags(CLI::App& command, ContentFlags& flags, bool positional) {
       ->allow_extra_args(false);
   command.add_option("--tokens", flags.token_ids, "token ids, with commas between")->delimiter(',');
   command.add_flag("--no-generation-prompt", flags.omit_generation_prompt,
-                   "with messages: do not open the assistant's turn");
+                   "do not open the assistant's turn after a user's message");
 }
 
 v1::Content ContentOf(const ContentFlags& flags) {
@@ -67,7 +67,9 @@ v1::Content ContentOf(const ContentFlags& flags) {
     added.set_content(TextOrStdin(text));
   }
   if (content.has_chat()) {
-    content.mutable_chat()->set_omit_generation_prompt(flags.omit_generation_prompt);
+    const std::string& last_role = content.chat().messages().rbegin()->role();
+    content.mutable_chat()->set_omit_generation_prompt(
+        flags.omit_generation_prompt || last_role == "system" || last_role == "assistant");
   }
   if (!flags.token_ids.empty()) {
     content.mutable_tokens()->mutable_ids()->Add(flags.token_ids.begin(), flags.token_ids.end());

@@ -26,7 +26,8 @@ struct ContentFlags {
 // `positional`: the text is also an argument without a flag.
 void AddContentFlags(CLI::App& command, ContentFlags& flags, bool positional);
 
-// Throws CLI::ValidationError when the flags contradict each other.
+// The assistant's turn is opened where it can only be its turn: not after its own message or the
+// system's. Throws CLI::ValidationError when the flags contradict each other.
 v1::Content ContentOf(const ContentFlags& flags);
 
 void AddSamplingFlags(CLI::App& command, v1::SamplingParams& sampling);

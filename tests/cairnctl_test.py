@@ -1,0 +1,213 @@
+"""Every command of cairnctl against a real server: as text, as JSON, and the errors.
+
+usage: cairnctl_test.py CAIRND CAIRNCTL MODEL
+"""
+
+import sys
+import unittest
+
+from server_process import Client, Server
+
+GREEDY = ["--temperature", "0"]
+
+
+class CairnctlTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(sys.argv[1], sys.argv[3], "--device-memory", "512MiB").__enter__()
+        cls.ctl = Client(sys.argv[2], cls.server.address)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.__exit__()
+
+    def refused(self, code, field, *arguments):
+        """The command fails with this code, and names this field, in JSON and as one line of text."""
+        error, exit_code = self.ctl.error(*arguments)
+        self.assertEqual((error["code"], exit_code), (code, 1), error)
+        done = self.ctl.run(*arguments)
+        self.assertEqual(done.returncode, 1)
+        self.assertTrue(done.stderr.startswith(f"cairnctl: {code}: "), done.stderr)
+        self.assertEqual(done.stderr.count("\n"), 1)
+        if field:
+            self.assertEqual([v["field"] for v in error["field_violations"]], [field])
+            self.assertIn(field, done.stderr)
+        return error
+
+    def test_model_and_health(self):
+        model = self.ctl.json("model", "get")
+        self.assertEqual((model["architecture"], model["vocabulary_size"]), ("llama", 49152))
+        self.assertEqual(model["kv"]["bytes_per_token"], "23040")
+        self.assertIn("23040 bytes a token", self.ctl.text("model", "get"))
+        self.assertEqual(self.ctl.text("health"), "serving")
+        self.assertEqual(self.ctl.json("health"), {"status": "SERVING"})
+        self.assertEqual(self.ctl.text("health", "liveness"), "serving")
+        self.assertEqual(self.ctl.error("health", "nothing-of-this-name")[0]["code"], "NOT_FOUND")
+
+    def test_tokens_and_text(self):
+        text = "Grüße, 世界! 👋🏽"
+        ids = self.ctl.json("tokenize", text)["ids"]
+        self.assertGreater(len(ids), 4)
+        listed = ",".join(map(str, ids))
+        self.assertEqual(self.ctl.text("tokenize", text), listed)
+        self.assertEqual(self.ctl.text("detokenize", listed), text)
+        chat = self.ctl.json("tokenize", "-m", "system:Be brief.", "-m", "user:Hi: there")["ids"]
+        rendered = ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi: there<|im_end|>\n"
+                    "<|im_start|>assistant\n")
+        self.assertNotEqual(chat, self.ctl.json("tokenize", rendered)["ids"], "typed text makes no control tokens")
+        self.assertEqual(self.ctl.json("detokenize", ",".join(map(str, chat)))["text"].count("Be brief."), 1)
+
+    def test_text_from_standard_input(self):
+        self.assertEqual(self.ctl.text("tokenize", "-", stdin="Hello world"), self.ctl.text("tokenize", "Hello world"))
+
+    def test_generate(self):
+        done = self.ctl.run("generate", "The capital of France is", "-n", 12, *GREEDY)
+        self.assertIn("Paris", done.stdout)
+        self.assertRegex(done.stderr, r"^prompt 5 \((device|new) 5\), output \d+, [\d.]+ tokens/s, first token after ")
+        messages = self.ctl.lines("generate", "The capital of France is", "-n", 12, "--logprobs", 2, *GREEDY)
+        self.assertEqual("".join(m["text"] for m in messages), done.stdout.removesuffix("\n"))
+        ids = [i for m in messages for i in m["token_ids"]]
+        logprobs = [p for m in messages for p in m["logprobs"]]
+        self.assertEqual([p["token_id"] for p in logprobs], ids)
+        self.assertTrue(all(len(p["top"]) == 2 for p in logprobs))
+        self.assertEqual(messages[-1]["finish_reason"], "FINISH_REASON_LENGTH")
+        self.assertEqual(messages[-1]["usage"]["completion_tokens"], "12")
+        from_tokens = self.ctl.text("generate", "--tokens", self.ctl.text("tokenize", "The capital of France is"),
+                                    "-n", 12, *GREEDY)
+        self.assertEqual(from_tokens, done.stdout.removesuffix("\n"))
+
+    def test_sampling_flags_arrive(self):
+        prompt = ["generate", "Once upon a time", "-n", 16]
+        first = self.ctl.text(*prompt, "--temperature", 1.5, "--seed", 7)
+        self.assertEqual(self.ctl.text(*prompt, "--temperature", 1.5, "--seed", 7), first)
+        self.assertNotEqual(self.ctl.text(*prompt, "--temperature", 1.5, "--seed", 8), first)
+        greedy = self.ctl.text(*prompt, *GREEDY)
+        self.assertEqual(self.ctl.text(*prompt, "--temperature", 1.5, "--top-k", 1), greedy)
+        self.assertEqual(self.ctl.text(*prompt, *GREEDY, "--stop", " a ", "--stop", greedy[4:9]), greedy[:4])
+        last = self.ctl.lines(*prompt, *GREEDY, "--logit-bias", "28=100", "--stop-token-id", 28)[-1]
+        self.assertEqual((last["finish_reason"], last["stop_token_id"]), ("FINISH_REASON_STOP", 28))
+
+    def test_life_of_a_session(self):
+        self.assertIn("sessions/life", self.ctl.text("session", "create", "life", "-m", "system:You are brief.",
+                                                     "--display-name", "A life", "--ttl", "2h", "--priority", 70,
+                                                     "--annotation", "color=blue", *GREEDY))
+        session = self.ctl.json("session", "get", "life")
+        self.assertEqual((session["ttl"], session["priority"], session["display_name"]), ("7200s", 70, "A life"))
+        self.assertEqual((session["annotations"], session["sampling"]["temperature"]), ({"color": "blue"}, 0))
+
+        count = int(session["token_count"])
+        appended = self.ctl.json("session", "append", "life", "-m", "user:Name a river.", "--expect", count)
+        self.assertEqual(int(appended["token_count"]), count + int(appended["appended_token_count"]))
+        self.refused("ABORTED", None, "session", "append", "life", "more", "--expect", count)
+
+        start = int(appended["token_count"])
+        answer = self.ctl.text("session", "decode", "life", "-n", 12)
+        for skipped in range(0, 12, 5):  # from any position, what was made is replayed byte for byte
+            replayed = self.ctl.lines("session", "decode", "life", "--start", start + skipped, "-n", 12 - skipped)
+            self.assertEqual(replayed[0]["position"], str(start + skipped))
+            self.assertTrue(answer.endswith("".join(m["text"] for m in replayed)))
+        read = self.ctl.lines("session", "read", "life", "--start", start, "--count", 5)
+        self.assertEqual(sum(len(m["token_ids"]) for m in read), 5)
+        self.assertTrue(answer.startswith(self.ctl.text("session", "read", "life", "--start", start, "--count", 5)))
+
+        fork = self.ctl.json("session", "fork", "life", "life-2", "--token-count", start)
+        self.assertEqual((fork["name"], fork["parent"], fork["token_count"]),
+                         ("sessions/life-2", "sessions/life", str(start)))
+        self.assertEqual(self.ctl.text("session", "decode", "life-2", "-n", 12, *GREEDY), answer)
+        truncated = self.ctl.json("session", "truncate", "sessions/life-2", count)
+        self.assertEqual(truncated["token_count"], str(count))
+
+        suspended = self.ctl.json("session", "suspend", "life", "--tier", "absent")
+        self.assertEqual(suspended["residency"]["device_tokens"], "0")
+        self.ctl.text("session", "prefetch", "life")
+        self.assertEqual(self.ctl.text("session", "delete", "life-2"), "deleted")
+        self.refused("NOT_FOUND", None, "session", "get", "life-2")
+
+    def test_update_changes_what_is_given(self):
+        created = self.ctl.json("session", "create", "changed", "--ttl", "1h", "--top-k", 5)
+        updated = self.ctl.json("session", "update", "changed", "--display-name", "New", "--etag", created["etag"])
+        self.assertEqual((updated["display_name"], updated["ttl"], updated["sampling"]["top_k"]), ("New", "3600s", 5))
+        self.assertNotEqual(updated["etag"], created["etag"])
+        self.refused("ABORTED", None, "session", "update", "changed", "--pinned", "--etag", created["etag"])
+        updated = self.ctl.json("session", "update", "changed", "--ttl", "never", "--pinned", "--top-p", 0.5)
+        self.assertEqual((updated["pinned"], updated["sampling"]["top_p"]), (True, 0.5))
+        self.assertNotIn("ttl", updated)
+        self.assertFalse(self.ctl.json("session", "update", "changed", "--no-pinned")["pinned"])
+        updated = self.ctl.json("session", "update", "changed", "--expire-time", "2100-01-31T12:00:00Z")
+        self.assertEqual(updated["expire_time"], "2100-01-31T12:00:00Z")
+
+    def test_list_follows_the_pages(self):
+        names = {f"sessions/page-{i}" for i in range(5)}
+        for name in names:
+            self.ctl.text("session", "create", name.removeprefix("sessions/"))
+        page = self.ctl.json("session", "list", "--page-size", 2)
+        self.assertEqual(len(page["sessions"]), 2)
+        after = self.ctl.json("session", "list", "--page-size", 2, "--page-token", page["next_page_token"])
+        self.assertGreater(after["sessions"][0]["name"], page["sessions"][1]["name"])
+        rows = self.ctl.text("session", "list").splitlines()
+        self.assertEqual(rows[0].split()[:2], ["NAME", "TOKENS"])
+        self.assertLessEqual(names, {row.split()[0] for row in rows[1:]})
+        self.assertIn("next: --page-token ", self.ctl.text("session", "list", "--page-size", 2))
+
+    def test_cache(self):
+        prompt = "A long sentence about the sea, " * 8
+        self.ctl.text("generate", prompt, "-n", 1)
+        found = self.ctl.json("cache", "lookup", prompt)
+        self.assertGreater(int(found["device_tokens"]), 32)
+        self.assertLessEqual(int(found["device_tokens"]), int(found["token_count"]))
+        self.assertIn(f"device {found['device_tokens']}", self.ctl.text("cache", "lookup", prompt))
+        self.assertEqual(self.ctl.json("cache", "lookup", prompt, "--cache-salt", "x")["device_tokens"], "0")
+        stats = self.ctl.json("cache", "stats")
+        self.assertEqual(stats["tiers"][0]["tier"], "TIER_DEVICE")
+        self.assertIn("tier device", self.ctl.text("cache", "stats"))
+        self.assertEqual(self.ctl.text("cache", "clear", "--tier", "device"), "cleared")
+        self.assertEqual(self.ctl.json("cache", "lookup", prompt)["device_tokens"], "0")
+        self.ctl.text("session", "create", "explained")
+        self.assertEqual(self.ctl.run("cache", "explain", "explained").stderr.split(": ")[:2],
+                         ["cairnctl", "UNIMPLEMENTED"])
+
+    def test_errors_name_code_and_field(self):
+        hello = ["generate", "Hello"]
+        self.refused("INVALID_ARGUMENT", "sampling.temperature", *hello, "--temperature", -1)
+        self.refused("INVALID_ARGUMENT", "sampling.temperature", *hello, "--temperature", "nan")
+        self.refused("INVALID_ARGUMENT", "sampling.stop", *hello, *["--stop", "x"] * 17)
+        self.refused("INVALID_ARGUMENT", "content", "generate")
+        self.refused("INVALID_ARGUMENT", "content.tokens.ids[1]", "generate", "--tokens", "1,49152")
+        self.refused("INVALID_ARGUMENT", "session_id", "session", "create", "Not_An_Id")
+        self.refused("INVALID_ARGUMENT", "page_token", "session", "list", "--page-token", "nowhere")
+        self.refused("NOT_FOUND", None, "session", "decode", "unknown")
+        self.refused("INVALID_ARGUMENT", "name", "session", "get", "projects/1")
+        self.ctl.text("session", "create", "twice")
+        self.refused("ALREADY_EXISTS", None, "session", "create", "twice")
+
+    def test_wrong_usage_says_what_is_expected(self):
+        for arguments, words in [(["session", "create", "a", "--ttl", "5x"], "90s, 15m, 2h, 7d or never"),
+                                 (["session", "update", "a", "--expire-time", "soon"], "2030-01-31T12:00:00Z"),
+                                 (["generate", "a", "--tokens", "1"], "not several"),
+                                 (["generate", "-m", "no role"], "KEY:VALUE"),
+                                 (["session", "suspend", "a", "--tier", "moon"], "moon"),
+                                 (["frobnicate"], "there is no frobnicate"),
+                                 (["session", "frobnicate"], "there is no frobnicate"),
+                                 (["generate", "a", "--frobnicate"], "frobnicate"),
+                                 ([], "subcommand")]:
+            done = self.ctl.run(*arguments)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertIn(words, done.stderr + done.stdout)
+
+    def test_help_and_version(self):
+        for command in [[], ["session"], ["session", "update"], ["generate"], ["chat"], ["cache", "lookup"]]:
+            self.assertIn("Usage: ", self.ctl.text(*command, "--help"))
+        self.assertIn("Examples:", self.ctl.text("--help"))
+        self.assertRegex(self.ctl.text("--version"), r"^cairnctl \d+\.\d+\.\d+$")
+
+    def test_no_server_and_no_time(self):
+        nobody = Client(sys.argv[2], "127.0.0.1:1")
+        done = nobody.run("session", "list")
+        self.assertEqual(done.returncode, 3)
+        self.assertEqual(done.stderr, "cairnctl: UNAVAILABLE: cannot connect to 127.0.0.1:1; is cairnd running there?\n")
+        error, exit_code = self.ctl.error("--timeout", 0.001, "generate", "Hello", "-n", 2000, "--ignore-eos")
+        self.assertEqual((error["code"], exit_code), ("DEADLINE_EXCEEDED", 3))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1] + sys.argv[4:])
