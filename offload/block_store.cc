@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <ranges>
 #include <string>
 
 namespace cairn {
@@ -269,30 +268,37 @@ void BlockStore::BecomeHot(BlockMeta& meta, const BlockKey& parent, uint32_t tok
   ++counts_.seals;
 }
 
-// Of the latest blocks that follow `parent`, the one that agrees longest with `tokens`; the latest
-// among equals. token_count is 0 when none agrees in the first token.
+// The latest kSiblingScanMax sealed blocks that follow `parent`, latest first.
+std::vector<BlockId> BlockStore::LatestFollowers(const BlockKey& parent) const {
+  std::vector<BlockId> latest;
+  const PrefixIndex::Entry* entry = index_.Find(parent);
+  if (entry == nullptr) return latest;
+  for (const auto& [order, id] : entry->followers) {
+    if (latest.size() == kSiblingScanMax) break;
+    latest.push_back(id);
+  }
+  return latest;
+}
+
+// Of these, the one that agrees longest with `tokens`; the latest among equals. token_count is 0
+// when none agrees in the first token.
 BlockStore::Common BlockStore::LongestCommon(const BlockKey& parent,
                                              std::span<const uint32_t> tokens) const {
   Common best;
-  const PrefixIndex::Entry* entry = index_.Find(parent);
-  if (entry == nullptr) return best;
-  for (const auto& [order, id] : entry->followers | std::views::take(kSiblingScanMax)) {
+  for (const BlockId id : LatestFollowers(parent)) {
     const uint32_t common_count = CommonCount(TokensOf(At(id)), tokens);
     if (common_count > best.token_count) best = {id, common_count};
   }
   return best;
 }
 
-// Drops the parked tails, among the latest, that are prefixes of a block which was just sealed.
+// Of these, drops the parked tails that are prefixes of a block which was just sealed.
 void BlockStore::DropCoveredTails(const BlockKey& parent, std::span<const uint32_t> tokens) {
-  std::vector<BlockId> covered;
-  const PrefixIndex::Followers& followers = index_.Find(parent)->followers;
-  for (const auto& [order, id] : followers | std::views::take(kSiblingScanMax)) {
+  for (const BlockId id : LatestFollowers(parent)) {
     const BlockMeta& meta = At(id);
     if (meta.tail_tokens.empty() || meta.hold_count > 0) continue;
-    if (CommonCount(meta.tail_tokens, tokens) == meta.tail_tokens.size()) covered.push_back(id);
+    if (CommonCount(meta.tail_tokens, tokens) == meta.tail_tokens.size()) Drop(id);
   }
-  for (const BlockId id : covered) Drop(id);
 }
 
 void BlockStore::VerifyDuplicate(const BlockMeta& one, const BlockMeta& other) const {

@@ -201,6 +201,7 @@ class BlockStore {
   void Drop(BlockId id);
   void Free(BlockId id);
   void BecomeHot(BlockMeta& meta, const BlockKey& parent, uint32_t token_count, uint32_t priority);
+  std::vector<BlockId> LatestFollowers(const BlockKey& parent) const;
   Common LongestCommon(const BlockKey& parent, std::span<const uint32_t> tokens) const;
   void DropCoveredTails(const BlockKey& parent, std::span<const uint32_t> tokens);
   void VerifyDuplicate(const BlockMeta& one, const BlockMeta& other) const;
