@@ -121,15 +121,15 @@ std::string SessionRow(const v1::Session& session) {
 }
 
 std::string UsageText(const v1::Usage& usage) {
-  std::string text = Format("prompt %lld (%s)", static_cast<long long>(usage.prompt_tokens()),
-                            Parts({{"device", usage.device_tokens()},
+  std::string text = Format("prompt %lld", static_cast<long long>(usage.prompt_tokens()));
+  const std::string parts = Parts({{"device", usage.device_tokens()},
                                    {"host", usage.host_tokens()},
                                    {"disk", usage.disk_tokens()},
                                    {"remote", usage.remote_tokens()},
                                    {"recomputed", usage.recomputed_tokens()},
                                    {"new", usage.new_tokens()}},
-                                  "empty")
-                                .c_str());
+                                  "");
+  if (!parts.empty()) text += " (" + parts + ")";
   text += Format(", output %lld", static_cast<long long>(usage.completion_tokens()));
   // The first token's time is the prompt's, so decoding made one token fewer.
   const double seconds = Seconds(usage.decode_time());
