@@ -1,5 +1,6 @@
 // cairnd: configuration -> engine (backend, model, tokenizer, block pool) -> server, and the end of
 // them in the reverse order.
+#include <google/protobuf/stubs/logging.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -85,6 +86,7 @@ void WaitForStop() {
 
 int Serve(const ServerConfig& config) {
   SetLogLevel(LogLevelOf(config));
+  google::protobuf::SetLogHandler(nullptr);  // bad requests are answered, not logged
   // Blocked before any thread starts, so that all of them leave these signals to WaitForStop.
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
