@@ -17,15 +17,6 @@ bool HasAny(std::string_view text, std::initializer_list<std::string_view> parts
   return std::any_of(parts.begin(), parts.end(), [&](auto part) { return Has(text, part); });
 }
 
-// A name, so that it cannot spell anything but a role in the header that it is put into.
-bool IsRoleName(std::string_view role) {
-  return !role.empty() && role.size() <= kRoleBytesMax &&
-         std::all_of(role.begin(), role.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '_' || c == '-';
-         });
-}
-
 // What a Jinja string literal with escaped line ends stands for.
 std::string Unescape(std::string_view literal) {
   std::string text;
@@ -168,6 +159,14 @@ std::optional<ChatFormat> DetectFamily(std::string_view text) {
 }
 
 }  // namespace
+
+bool IsRoleName(std::string_view role) {
+  return !role.empty() && role.size() <= kRoleBytesMax &&
+         std::all_of(role.begin(), role.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '_' || c == '-';
+         });
+}
 
 std::optional<ChatTurn> ChatFormat::TurnOf(std::string_view role) const {
   if (role == "system" && system_place == SystemPlace::kNowhere) return std::nullopt;

@@ -50,6 +50,9 @@ struct ChatFormat {
   std::optional<ChatTurn> TurnOf(std::string_view role) const;
 };
 
+// 1 to 64 letters, digits, - and _: what cannot spell anything but a role in a header.
+bool IsRoleName(std::string_view role);
+
 // None for a template of no known family.
 std::optional<ChatFormat> DetectChatFormat(std::string_view template_text);
 

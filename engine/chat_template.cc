@@ -38,6 +38,12 @@ std::string FieldOf(size_t index, std::string_view name) {
   return "content.chat.messages[" + std::to_string(index) + "]." + std::string(name);
 }
 
+// A role that is no name is not repeated: it may be long, or no text at all.
+std::string NoSuchRole(const ChatFormat& format, std::string_view role) {
+  if (!IsRoleName(role)) return "must be 1 to 64 letters, digits, - and _";
+  return "the model's " + format.family + " template has no role \"" + std::string(role) + "\"";
+}
+
 Status NoTemplate(const std::string& why) {
   return FailedPrecondition("chat content needs a chat template: " + why +
                             "; send text or tokens instead");
@@ -172,8 +178,7 @@ Status ChatTemplate::Write(std::span<const ChatMessage> messages, bool is_start,
     }
     const std::optional<ChatTurn> turn = format_.TurnOf(role);
     if (!turn.has_value()) {
-      return InvalidField(FieldOf(i, "role"), "the model's " + format_.family +
-                                                  " template has no role \"" + role + "\"");
+      return InvalidField(FieldOf(i, "role"), NoSuchRole(format_, role));
     }
     writer.Seam();
     writer.Literal(turn->header);
@@ -231,7 +236,8 @@ std::vector<uint32_t> ChatTemplate::Closing(std::span<const uint32_t> session) c
   const std::span<const uint32_t> footer_text = std::span(footer_).subspan(1);
   if (rest.size() <= footer_text.size() &&
       std::equal(rest.begin(), rest.end(), footer_text.begin())) {
-    return {footer_text.begin() + rest.size(), footer_text.end()};  // closed, or nearly so
+    const auto missing = footer_text.subspan(rest.size());  // often nothing
+    return {missing.begin(), missing.end()};
   }
   // More text after the end of a turn: in a template that opens turns with plain text, the next
   // turn; else text that the template has not written, which is no turn.

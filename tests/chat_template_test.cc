@@ -140,7 +140,7 @@ TEST_F(ChatMlTest, NamesTheFieldAtFault) {
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_EQ(status.field(), "content.chat.messages[1].role");
   EXPECT_EQ(status.message(),
-            "content.chat.messages[1].role: the model's ChatML template has no role \"two words\"");
+            "content.chat.messages[1].role: must be 1 to 64 letters, digits, - and _");
 
   const ChatMessage bad_content[] = {{"user", "a\xFF"}};
   status = template_->RenderStart(bad_content, true).status();
@@ -195,8 +195,8 @@ TEST(ChatTemplate, RefusesASystemMessageWhereTheTemplateDoes) {
   const auto chat_template =
       *ChatTemplate::Detect("'[INST] ' + content + ' [/INST]' + eos_token", *tokenizer);
   const ChatMessage messages[] = {{"system", "hello"}, {"user", "aa"}};
-  EXPECT_EQ(chat_template->RenderStart(messages, true).status().field(),
-            "content.chat.messages[0].role");
+  EXPECT_EQ(chat_template->RenderStart(messages, true).status().message(),
+            "content.chat.messages[0].role: the model's Mistral template has no role \"system\"");
 }
 
 TEST(ChatTemplate, OnlyWhatOpensAnAnswerIsClosed) {

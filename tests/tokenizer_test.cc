@@ -157,7 +157,7 @@ std::vector<uint32_t> NaiveMerge(
     std::vector<uint32_t> symbols,
     const std::map<std::pair<uint32_t, uint32_t>, std::pair<uint32_t, uint32_t>>& merges) {
   while (true) {
-    size_t best = symbols.size();
+    size_t best = symbols.size();  // none
     uint32_t best_rank = UINT32_MAX;
     for (size_t i = 0; i + 1 < symbols.size(); ++i) {
       const auto merge = merges.find({symbols[i], symbols[i + 1]});
@@ -167,7 +167,7 @@ std::vector<uint32_t> NaiveMerge(
     }
     if (best == symbols.size()) return symbols;
     symbols[best] = merges.at({symbols[best], symbols[best + 1]}).second;
-    symbols.erase(symbols.begin() + best + 1);
+    symbols.erase(std::next(symbols.begin(), static_cast<ptrdiff_t>(best) + 1));
   }
 }
 
@@ -370,6 +370,7 @@ TEST(Tokenizer, ThreadsShareIt) {
   const std::vector<uint32_t> expected = Encode(*tokenizer, text);
   std::array<bool, 4> same{};
   std::vector<std::thread> threads;
+  threads.reserve(same.size());
   for (bool& result : same) {
     threads.emplace_back([&] {
       result = true;

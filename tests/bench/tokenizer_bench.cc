@@ -59,7 +59,9 @@ std::string EnglishLikeText(size_t size_bytes) {
   const std::vector<std::string> words = Words();
   std::vector<double> cumulative;
   double total = 0;
-  for (size_t i = 0; i < words.size(); ++i) cumulative.push_back(total += 1.0 / (i + 1.0));
+  for (double rank = 1; cumulative.size() < words.size(); ++rank) {
+    cumulative.push_back(total += 1 / rank);
+  }
   Rng rng(1);
   std::string text;
   bool starts_sentence = true;
@@ -79,6 +81,8 @@ std::string EnglishLikeText(size_t size_bytes) {
   }
   return text;
 }
+
+double Megabytes(const std::string& text) { return static_cast<double>(text.size()) / 1e6; }
 
 double MedianSeconds(const std::function<void()>& work) {
   std::vector<double> seconds;
@@ -108,12 +112,12 @@ Status Run(const std::string& path, size_t size_bytes) {
   const std::string run(1 << 20, 'a');
   const double long_piece = MedianSeconds([&] { CHECK(tokenizer->Encode(run).ok()); });
 
-  const double megabytes = text.size() / 1e6;
+  const double megabytes = Megabytes(text);
   std::printf("create      %6.1f ms\n", create * 1e3);
   std::printf("encode      %6.1f MB/s  (%.1f MB of text, %.2f bytes a token)\n", megabytes / encode,
-              megabytes, static_cast<double>(text.size()) / ids.size());
+              megabytes, static_cast<double>(text.size()) / static_cast<double>(ids.size()));
   std::printf("decode      %6.1f MB/s\n", megabytes / decode);
-  std::printf("long piece  %6.1f MB/s  (1 MiB of one letter)\n", run.size() / 1e6 / long_piece);
+  std::printf("long piece  %6.1f MB/s  (1 MiB of one letter)\n", Megabytes(run) / long_piece);
   return Status();
 }
 
