@@ -42,19 +42,22 @@ Status ValidateExpiration(const Expiration& expiration, Clock::Wall now) {
   return Status();
 }
 
+Status ValidateAnnotation(const std::string& key, const std::string& value) {
+  if (key.empty() || key.size() > kAnnotationKeyBytesMax) {
+    return InvalidField("session.annotations", "a key must have 1 to " +
+                                                   std::to_string(kAnnotationKeyBytesMax) +
+                                                   " bytes, one has " + std::to_string(key.size()));
+  }
+  return ValidateBytes(value, kAnnotationValueBytesMax, "session.annotations[" + key + "]");
+}
+
 Status ValidateAnnotations(const std::map<std::string, std::string>& annotations) {
-  const std::string field = "session.annotations";
   if (annotations.size() > kAnnotationCountMax) {
-    return InvalidField(field, "must have at most " + std::to_string(kAnnotationCountMax) +
-                                   " entries, has " + std::to_string(annotations.size()));
+    return InvalidField("session.annotations",
+                        "must have at most " + std::to_string(kAnnotationCountMax) +
+                            " entries, has " + std::to_string(annotations.size()));
   }
-  for (const auto& [key, value] : annotations) {
-    if (key.empty() || key.size() > kAnnotationKeyBytesMax) {
-      return InvalidField(field, "a key must have 1 to " + std::to_string(kAnnotationKeyBytesMax) +
-                                     " bytes, one has " + std::to_string(key.size()));
-    }
-    RETURN_IF_ERROR(ValidateBytes(value, kAnnotationValueBytesMax, field + "[" + key + "]"));
-  }
+  for (const auto& [key, value] : annotations) RETURN_IF_ERROR(ValidateAnnotation(key, value));
   return Status();
 }
 

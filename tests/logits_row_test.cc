@@ -47,7 +47,8 @@ TEST(LogitsRow, ExponentialKeepsItsBits) {
   EXPECT_EQ(std::bit_cast<uint32_t>(ExpNotPositive(-1.0f)), 0x3ebc5ab2u);
   uint64_t mixed = 0;
   for (int i = 0; i < 5000; ++i) {
-    mixed = MixBits(mixed ^ std::bit_cast<uint32_t>(ExpNotPositive(-0.0173f * i)));
+    mixed =
+        MixBits(mixed ^ std::bit_cast<uint32_t>(ExpNotPositive(-0.0173f * static_cast<float>(i))));
   }
   EXPECT_EQ(mixed, 0x57f1f34265e8eef0u);
 }

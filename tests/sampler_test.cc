@@ -86,7 +86,7 @@ struct Reference {
     const double repetition = params.repetition_penalty.value_or(1);
     logit = logit > 0 ? logit / repetition : logit * repetition;
     logit -= params.presence_penalty.value_or(0);
-    return logit - params.frequency_penalty.value_or(0) * count->second;
+    return logit - static_cast<double>(params.frequency_penalty.value_or(0)) * count->second;
   }
 
   void Normalize(double temperature) {
