@@ -3,9 +3,9 @@
 // behind the last one, which no kernel may let through.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <vector>
 

@@ -28,32 +28,23 @@ void AttendDirect(const AttentionShape& shape, const AttentionStrip& strip, uint
 void AttendPanels(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
                   uint32_t span_end, const AttentionSums& sums, const AttentionScratch& scratch);
 
-// f(integral_constant of value) for a value in 1..6, so that it becomes a template argument.
-template <class F>
+// f(integral_constant of value) for a value in 1 .. kMax, so that it becomes a template argument.
+template <int kMax, class F>
 AVX2_INLINE void WithConstant(uint32_t value, F&& f) {
-  switch (value) {
-    case 1:
-      return f(std::integral_constant<int, 1>{});
-    case 2:
-      return f(std::integral_constant<int, 2>{});
-    case 3:
-      return f(std::integral_constant<int, 3>{});
-    case 4:
-      return f(std::integral_constant<int, 4>{});
-    case 5:
-      return f(std::integral_constant<int, 5>{});
-    case 6:
-      return f(std::integral_constant<int, 6>{});
+  if constexpr (kMax > 1) {
+    if (value != kMax) return WithConstant<kMax - 1>(value, f);
   }
+  f(std::integral_constant<int, kMax>{});
 }
 
 constexpr uint32_t Smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 constexpr uint32_t TileCount(uint32_t tokens) { return (tokens + kTileTokens - 1) / kTileTokens; }
 
-// The first of 16 consecutive positions, in the part of its block that begins `offset` bytes in.
-AVX2_INLINE const std::byte* BlockPart(const AttentionShape& shape, const AttentionStrip& strip,
-                                       uint32_t position, size_t offset) {
-  return strip.blocks[position / shape.block_tokens] + offset;
+// Always inlined: GCC takes a function that does nothing but this for one without effect, and drops
+// the calls.
+template <_mm_hint kHint>
+AVX2_INLINE void PrefetchBytes(const std::byte* from, size_t size_bytes) {
+  for (size_t i = 0; i < size_bytes; i += 64) _mm_prefetch(from + i, kHint);
 }
 
 // to[d] = q[d] * log2(e).
@@ -63,27 +54,37 @@ AVX2_INLINE void ScaleQuery(const float* q, uint32_t head_dim, float* to) {
   }
 }
 
-// scores[0 .. count) become 2^(score - max), and at least the next 8 become 0. 1 <= count.
-AVX2_INLINE void SoftmaxRow(float* scores, uint32_t count, float* max_out, float* sum_out) {
+// The largest of scores[0 .. count), 1 <= count; those from count to the next multiple of 8 become
+// minus infinity.
+AVX2_INLINE float MaskRow(float* scores, uint32_t count) {
   const uint32_t full = count & ~7u;
-  const __m256 nothing = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
-  __m256 max = nothing;
-  for (uint32_t t = 0; t < full; t += 8) max = _mm256_max_ps(max, _mm256_load_ps(scores + t));
-  const __m256 rest =
-      _mm256_blendv_ps(nothing, _mm256_load_ps(scores + full), FirstLanes(count - full));
-  *max_out = HorizontalMax(_mm256_max_ps(max, rest));
+  __m256 even = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
+  __m256 odd = even;  // two maxima, since one would wait for itself
+  if (full != count) {
+    even = _mm256_blendv_ps(even, _mm256_load_ps(scores + full), FirstLanes(count - full));
+    _mm256_store_ps(scores + full, even);
+  }
+  uint32_t t = 0;
+  for (; t + 16 <= full; t += 16) {
+    even = _mm256_max_ps(even, _mm256_load_ps(scores + t));
+    odd = _mm256_max_ps(odd, _mm256_load_ps(scores + t + 8));
+  }
+  if (t < full) odd = _mm256_max_ps(odd, _mm256_load_ps(scores + t));
+  return HorizontalMax(_mm256_max_ps(even, odd));
+}
 
-  const __m256 row_max = _mm256_set1_ps(*max_out);
+// scores[0 .. count) become 2^(score - max), and at least the next 8 become 0. Returns their sum.
+AVX2_INLINE float ExponentiateRow(float* scores, uint32_t count, float max) {
+  const __m256 row_max = _mm256_set1_ps(max);
   __m256 sum = _mm256_setzero_ps();
-  for (uint32_t t = 0; t < full; t += 8) {
+  uint32_t t = 0;
+  for (; t < count; t += 8) {
     const __m256 weight = Exp2NonPositive(_mm256_sub_ps(_mm256_load_ps(scores + t), row_max));
     _mm256_store_ps(scores + t, weight);
     sum = _mm256_add_ps(sum, weight);
   }
-  const __m256 weight = Exp2NonPositive(_mm256_sub_ps(rest, row_max));  // 0 where masked
-  _mm256_store_ps(scores + full, weight);
-  _mm256_store_ps(scores + full + 8, _mm256_setzero_ps());
-  *sum_out = HorizontalSum(_mm256_add_ps(sum, weight));
+  _mm256_store_ps(scores + t, _mm256_setzero_ps());
+  return HorizontalSum(sum);
 }
 
 // Merges the maxima and sums of a later span into those of `count` <= 8 queries, and gives the

@@ -3,9 +3,11 @@
 namespace cairn::avx2 {
 namespace {
 
-// A piece is the keys or the values of a tile of 16 positions with one KV head. In a span they are
-// read in this order: for each run of `run_tiles` tiles, for each head, the keys of the run's
-// tiles; then for each tile, for each head, the values.
+constexpr uint32_t kRunTiles = 2;
+
+// A piece is the keys or the values of a tile of 16 positions with one KV head. The pieces of a
+// span are read in this order: all keys, then all values; of either, for each run of kRunTiles
+// tiles, for each head, the tiles of the run.
 //
 // ReadAhead walks the pieces of all spans of a strip in that order, ahead of the arithmetic, which
 // prefetches what it names. The processor's own prefetching does not see that blocks follow one
@@ -13,11 +15,10 @@ namespace {
 class ReadAhead {
  public:
   ReadAhead(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
-            uint32_t span_end, uint32_t run_tiles, const void* idle)
+            uint32_t span_end, const void* idle)
       : shape_(shape),
         strip_(strip),
         span_end_(span_end),
-        run_tiles_(run_tiles),
         idle_(static_cast<const std::byte*>(idle)),
         span_(span_begin) {
     EnterSpan();
@@ -59,22 +60,21 @@ class ReadAhead {
   }
   void BeginRun(uint32_t tile) {
     run_begin_ = tile_ = tile;
-    run_end_ = Smaller(tile_count_, tile + (values_ ? 1 : run_tiles_));
+    run_end_ = Smaller(tile_count_, tile + kRunTiles);
   }
   // With more than one tile in a block the keys of a tile are not together; each tile then stands
   // for its share of the block.
   const std::byte* Piece() const {
     const uint32_t position = span_ * kAttentionSpan + tile_ * kTileTokens;
     const size_t part = values_ ? shape_.value_offset : shape_.key_offset;
-    return BlockPart(shape_, strip_, position,
-                     part + (strip_.kv_head_begin + head_) * shape_.head_bytes) +
-           position % shape_.block_tokens * size_t{2} * shape_.head_dim;
+    return strip_.Block(shape_, position,
+                        part + (strip_.kv_head_begin + head_) * shape_.head_bytes) +
+           shape_.PlaceInBlock(position) * size_t{2} * shape_.head_dim;
   }
 
   const AttentionShape& shape_;
   const AttentionStrip& strip_;
   const uint32_t span_end_;
-  const uint32_t run_tiles_;
   const std::byte* const idle_;
   uint64_t count_ = 0;  // pieces named
   uint32_t span_;
@@ -90,8 +90,7 @@ class ReadAhead {
 constexpr uint64_t kLeadBytes = 12 * 1024;
 constexpr uint64_t kPauseLeadBytes = 8 * 1024;
 
-constexpr int kRunTilesMax = 4;
-constexpr int kTileQueriesMax = 4;
+constexpr uint32_t kTileQueriesMax = kDirectGroupMax / 2;
 // Tiles of keys that are multiplied at once, so that there are enough sums to keep the multipliers
 // busy and no more than there are registers.
 constexpr int TilesAtOnce(int queries) { return queries == 1 ? 4 : queries <= 3 ? 2 : 1; }
@@ -101,34 +100,39 @@ constexpr int VectorsAtOnce(int queries) { return queries == 1 ? 8 : queries <= 
 // Scores of kQueries queries with kTiles tiles of keys. Queries are kQueryStride apart, as are
 // their scores.
 template <int kQueries, int kTiles>
-void ScoreTiles(const float* queries, const std::byte* const* keys, size_t key_stride,
-                const std::byte* const* ahead, uint32_t head_dim, float* scores) {
+[[gnu::noinline]] void ScoreTiles(const float* queries, const std::byte* const* keys_begin,
+                                  size_t key_stride, const std::byte* const* ahead_begin,
+                                  uint32_t head_dim, float* scores) {
+  const std::byte* keys[kTiles];
+  const std::byte* ahead[kTiles];
   __m256 sums[kQueries][kTiles][2];
 #pragma GCC unroll 4
-  for (int q = 0; q < kQueries; ++q) {
+  for (int tile = 0; tile < kTiles; ++tile) {
+    keys[tile] = keys_begin[tile];
+    ahead[tile] = ahead_begin[tile];
 #pragma GCC unroll 4
-    for (int tile = 0; tile < kTiles; ++tile) {
+    for (int q = 0; q < kQueries; ++q) {
       sums[q][tile][0] = sums[q][tile][1] = _mm256_setzero_ps();
     }
   }
-  size_t key = 0;
-  for (uint32_t d = 0; d < head_dim; ++d, key += key_stride) {
+  // Twelve sums leave four registers: three factors, and one for all keys in turn.
+  for (const float* end = queries + head_dim; queries != end; ++queries) {
     __m256 factors[kQueries];
 #pragma GCC unroll 4
-    for (int q = 0; q < kQueries; ++q) {
-      factors[q] = _mm256_broadcast_ss(queries + q * kQueryStride + d);
-    }
+    for (int q = 0; q < kQueries; ++q) factors[q] = _mm256_broadcast_ss(queries + q * kQueryStride);
 #pragma GCC unroll 4
     for (int tile = 0; tile < kTiles; ++tile) {
-      if (d % 2 == 0) _mm_prefetch(ahead[tile] + d * 32, _MM_HINT_T0);
+      _mm_prefetch(ahead[tile], _MM_HINT_T0);
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
-        const __m256 column = LoadHalves(keys[tile] + key + 16 * half);
+        const __m256 column = LoadHalves(keys[tile] + 16 * half);
 #pragma GCC unroll 4
         for (int q = 0; q < kQueries; ++q) {
           sums[q][tile][half] = _mm256_fmadd_ps(factors[q], column, sums[q][tile][half]);
         }
       }
+      keys[tile] += key_stride;
+      ahead[tile] += 32;
     }
   }
 #pragma GCC unroll 4
@@ -142,34 +146,46 @@ void ScoreTiles(const float* queries, const std::byte* const* keys, size_t key_s
   }
 }
 
+// Some tiles of one head.
+struct Run {
+  const std::byte* tiles[kRunTiles];
+  const std::byte* ahead[kRunTiles];  // the pieces to prefetch meanwhile
+};
+
 // out[q][.] += weights[q][t] * values[t][.] for each t in order, for `vectors` vectors of 8
-// dimensions. Weights are kQueryStride apart, rows of out head_dim.
+// dimensions from `first`. Weights are kQueryStride apart, rows of out head_dim.
 template <int kQueries, int kVectors>
-void WeighTile(const float* weights, uint32_t tokens, const std::byte* values,
-               const std::byte* ahead, uint32_t head_dim, uint32_t vectors, float* out) {
+[[gnu::noinline]] void WeighRun(const float* weights, uint32_t tokens, const Run& run,
+                                uint32_t head_dim, uint32_t first, uint32_t vectors, float* out) {
   const size_t stride = size_t{head_dim} * 2;
-  for (; vectors >= kVectors; vectors -= kVectors) {
+  for (; vectors >= kVectors; vectors -= kVectors, first += kVectors) {
     __m256 sums[kQueries][kVectors];
 #pragma GCC unroll 4
     for (int q = 0; q < kQueries; ++q) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        sums[q][v] = _mm256_loadu_ps(out + size_t{head_dim} * q + 8 * v);
+        sums[q][v] = _mm256_loadu_ps(out + size_t{head_dim} * q + 8 * (first + v));
       }
     }
-    for (uint32_t t = 0; t < tokens; ++t) {
-      __m256 factors[kQueries];
-#pragma GCC unroll 4
-      for (int q = 0; q < kQueries; ++q) {
-        factors[q] = _mm256_broadcast_ss(weights + q * kQueryStride + t);
-      }
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        if (v % 4 == 0) _mm_prefetch(ahead + t * stride + 16 * v, _MM_HINT_T0);
-        const __m256 row = LoadHalves(values + t * stride + 16 * v);
+    const float* weight = weights;
+    for (uint32_t tile = 0; tile * kTileTokens < tokens; ++tile) {
+      const std::byte* values = run.tiles[tile] + size_t{first} * 16;
+      const std::byte* ahead = run.ahead[tile] + size_t{first} * 16;
+      const float* const end = weights + Smaller((tile + 1) * kTileTokens, tokens);
+      for (; weight != end; ++weight, values += stride, ahead += stride) {
+        __m256 factors[kQueries];
 #pragma GCC unroll 4
         for (int q = 0; q < kQueries; ++q) {
-          sums[q][v] = _mm256_fmadd_ps(factors[q], row, sums[q][v]);
+          factors[q] = _mm256_broadcast_ss(weight + q * kQueryStride);
+        }
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) {
+          if (v % 4 == 0) _mm_prefetch(ahead + 16 * v, _MM_HINT_T0);
+          const __m256 row = LoadHalves(values + 16 * v);
+#pragma GCC unroll 4
+          for (int q = 0; q < kQueries; ++q) {
+            sums[q][v] = _mm256_fmadd_ps(factors[q], row, sums[q][v]);
+          }
         }
       }
     }
@@ -177,16 +193,13 @@ void WeighTile(const float* weights, uint32_t tokens, const std::byte* values,
     for (int q = 0; q < kQueries; ++q) {
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) {
-        _mm256_storeu_ps(out + size_t{head_dim} * q + 8 * v, sums[q][v]);
+        _mm256_storeu_ps(out + size_t{head_dim} * q + 8 * (first + v), sums[q][v]);
       }
     }
-    values += 16 * kVectors;
-    ahead += 16 * kVectors;
-    out += 8 * kVectors;
   }
   if constexpr (kVectors > 1) {
     if (vectors > 0) {
-      WeighTile<kQueries, kVectors / 2>(weights, tokens, values, ahead, head_dim, vectors, out);
+      WeighRun<kQueries, kVectors / 2>(weights, tokens, run, head_dim, first, vectors, out);
     }
   }
 }
@@ -200,12 +213,11 @@ class DirectRow {
         strip_(strip),
         scratch_(scratch),
         query_count_(strip.kv_head_count * shape.group),
-        run_tiles_(shape.group == 1 ? kRunTilesMax : 2),
-        ahead_(shape, strip, span_begin, span_end, run_tiles_, scratch.scores),
+        ahead_(shape, strip, span_begin, span_end, scratch.scores),
         lead_(kLeadBytes / ahead_.piece_bytes() + 1),
         pause_lead_(lead_ + kPauseLeadBytes / ahead_.piece_bytes() + 1) {
     for (uint32_t i = 0; i < query_count_; ++i) {
-      ScaleQuery(strip.q + QueryOffset(shape, strip, i), shape.head_dim,
+      ScaleQuery(strip.q + size_t{i} * shape.head_dim, shape.head_dim,
                  scratch.queries + i * kQueryStride);
     }
     for (uint64_t i = 0; i < lead_; ++i) PrefetchPiece(lead_);
@@ -214,9 +226,12 @@ class DirectRow {
   void AttendSpan(uint32_t first_token, uint32_t token_count, const AttentionSums& sums) {
     ScoreSpan(first_token, token_count);
     for (uint32_t i = 0; i < query_count_; ++i) {
+      scratch_.max[i] = MaskRow(scratch_.scores + i * kQueryStride, token_count);
+    }
+    for (uint32_t i = 0; i < query_count_; ++i) {
       PrefetchPiece(done_ + pause_lead_);
-      SoftmaxRow(scratch_.scores + i * kQueryStride, token_count, scratch_.max + i,
-                 scratch_.sum + i);
+      scratch_.sum[i] =
+          ExponentiateRow(scratch_.scores + i * kQueryStride, token_count, scratch_.max[i]);
     }
     WeighSpan(first_token, token_count);
     MergeInto(sums);
@@ -224,58 +239,63 @@ class DirectRow {
 
  private:
   void PrefetchPiece(uint64_t count_max) {
-    const std::byte* const piece = ahead_.Next(count_max);
-    for (size_t i = 0; i < ahead_.piece_bytes(); i += 64) _mm_prefetch(piece + i, _MM_HINT_T0);
+    PrefetchBytes<_MM_HINT_T0>(ahead_.Next(count_max), ahead_.piece_bytes());
   }
 
-  // Calls f(constant R, i) for tiles of R queries from i that cover the head's, as even as can be.
+  // Calls f(constant R, i) for one or two tiles of R queries from i that cover the head's.
   template <class F>
-  void ForQueryTiles(uint32_t head, F&& f) {
-    const uint32_t tiles = (shape_.group + kTileQueriesMax - 1) / kTileQueriesMax;
-    for (uint32_t tile = 0; tile < tiles; ++tile) {
-      const uint32_t begin = shape_.group * tile / tiles;
-      const uint32_t end = shape_.group * (tile + 1) / tiles;
-      WithConstant(end - begin, [&](auto queries) {
-        if constexpr (queries() <= kTileQueriesMax) f(queries, head * shape_.group + begin);
-      });
+  AVX2_INLINE void ForQueryTiles(uint32_t head, F&& f) {
+    const uint32_t begin = head * shape_.group;
+    const bool one = shape_.group <= kTileQueriesMax;
+    const uint32_t first = one ? shape_.group : (shape_.group + 1) / 2;
+    WithConstant<kTileQueriesMax>(first, [&](auto queries) { f(queries, begin); });
+    if (one) return;
+    WithConstant<kTileQueriesMax>(shape_.group - first,
+                                  [&](auto queries) { f(queries, begin + first); });
+  }
+
+  // Calls f(first tile of the run, head) in the order in which ReadAhead names pieces.
+  template <class F>
+  void ForRuns(uint32_t token_count, F&& f) {
+    for (uint32_t tile = 0; tile * kTileTokens < token_count; tile += kRunTiles) {
+      for (uint32_t head = 0; head < strip_.kv_head_count; ++head) f(tile, head);
     }
+  }
+
+  // The tiles of a run from `position`; a tile lies at tile_stride times its place in its block.
+  Run FindRun(uint32_t position, uint32_t tile_count, size_t part, uint32_t head,
+              size_t tile_stride, uint64_t lead) {
+    Run run;
+    done_ += tile_count;
+    part += (strip_.kv_head_begin + head) * shape_.head_bytes;
+    for (uint32_t i = 0; i < tile_count; ++i, position += kTileTokens) {
+      run.tiles[i] = strip_.Block(shape_, position, part) +
+                     shape_.PlaceInBlock(position) / kTileTokens * tile_stride;
+      run.ahead[i] = ahead_.Next(done_ + lead);
+    }
+    return run;
   }
 
   void ScoreSpan(uint32_t first_token, uint32_t token_count) {
-    const uint32_t tile_count = TileCount(token_count);
-    for (uint32_t begin = 0; begin < tile_count; begin += run_tiles_) {
-      const uint32_t run = Smaller(run_tiles_, tile_count - begin);
-      for (uint32_t head = 0; head < strip_.kv_head_count; ++head) {
-        ScoreRun(first_token, begin, run, head);
-      }
-    }
-  }
-
-  void ScoreRun(uint32_t first_token, uint32_t first_tile, uint32_t run, uint32_t head) {
-    const std::byte* keys[kRunTilesMax];
-    const std::byte* ahead[kRunTilesMax];
-    done_ += run;
-    for (uint32_t i = 0; i < run; ++i) {
-      const uint32_t position = first_token + (first_tile + i) * kTileTokens;
-      keys[i] = BlockPart(shape_, strip_, position,
-                          shape_.key_offset + (strip_.kv_head_begin + head) * shape_.head_bytes) +
-                position % shape_.block_tokens * size_t{2};
-      ahead[i] = ahead_.Next(done_ + lead_);
-    }
-    const size_t stride = size_t{shape_.block_tokens} * 2;
-    ForQueryTiles(head, [&](auto queries, uint32_t query) {
-      constexpr int kTiles = TilesAtOnce(queries);
-      const float* from = scratch_.queries + query * kQueryStride;
-      float* to = scratch_.scores + query * kQueryStride + first_tile * kTileTokens;
-      uint32_t i = 0;
-      for (; i + kTiles <= run; i += kTiles) {
-        ScoreTiles<queries, kTiles>(from, keys + i, stride, ahead + i, shape_.head_dim,
-                                    to + i * kTileTokens);
-      }
-      for (; i < run; ++i) {
-        ScoreTiles<queries, 1>(from, keys + i, stride, ahead + i, shape_.head_dim,
-                               to + i * kTileTokens);
-      }
+    const size_t stride = size_t{shape_.block_tokens()} * 2;
+    ForRuns(token_count, [&](uint32_t first_tile, uint32_t head) {
+      const uint32_t first = first_tile * kTileTokens;
+      const uint32_t tile_count = Smaller(kRunTiles, TileCount(token_count - first));
+      const Run run =
+          FindRun(first_token + first, tile_count, shape_.key_offset, head, kTileTokens * 2, lead_);
+      ForQueryTiles(head, [&](auto queries, uint32_t query) {
+        constexpr int kTiles = TilesAtOnce(queries);
+        const float* from = scratch_.queries + query * kQueryStride;
+        float* to = scratch_.scores + query * kQueryStride + first;
+        uint32_t i = 0;
+        for (; i + kTiles <= tile_count; i += kTiles, to += kTiles * kTileTokens) {
+          ScoreTiles<queries, kTiles>(from, run.tiles + i, stride, run.ahead + i, shape_.head_dim,
+                                      to);
+        }
+        for (; i < tile_count; ++i, to += kTileTokens) {
+          ScoreTiles<queries, 1>(from, run.tiles + i, stride, run.ahead + i, shape_.head_dim, to);
+        }
+      });
     });
   }
 
@@ -284,23 +304,17 @@ class DirectRow {
     for (size_t i = 0; i < out_floats; i += 8) {
       _mm256_store_ps(scratch_.values + i, _mm256_setzero_ps());
     }
-    for (uint32_t first = 0; first < token_count; first += kTileTokens) {
-      const uint32_t position = first_token + first;
-      const size_t in_block = position % shape_.block_tokens * size_t{2} * shape_.head_dim;
-      const std::byte* values =
-          BlockPart(shape_, strip_, position, shape_.value_offset + in_block) +
-          strip_.kv_head_begin * shape_.head_bytes;
-      for (uint32_t head = 0; head < strip_.kv_head_count; ++head, values += shape_.head_bytes) {
-        ++done_;
-        const std::byte* const ahead = ahead_.Next(done_ + pause_lead_);
-        ForQueryTiles(head, [&](auto queries, uint32_t query) {
-          WeighTile<queries, VectorsAtOnce(queries)>(
-              scratch_.scores + query * kQueryStride + first,
-              Smaller(kTileTokens, token_count - first), values, ahead, shape_.head_dim,
-              shape_.head_dim / 8, scratch_.values + size_t{query} * shape_.head_dim);
-        });
-      }
-    }
+    ForRuns(token_count, [&](uint32_t first_tile, uint32_t head) {
+      const uint32_t first = first_tile * kTileTokens;
+      const uint32_t tokens = Smaller(kRunTiles * kTileTokens, token_count - first);
+      const Run run = FindRun(first_token + first, TileCount(tokens), shape_.value_offset, head,
+                              ahead_.piece_bytes(), pause_lead_);
+      ForQueryTiles(head, [&](auto queries, uint32_t query) {
+        WeighRun<queries, VectorsAtOnce(queries)>(
+            scratch_.scores + query * kQueryStride + first, tokens, run, shape_.head_dim, 0,
+            shape_.head_dim / 8, scratch_.values + size_t{query} * shape_.head_dim);
+      });
+    });
   }
 
   void MergeInto(const AttentionSums& sums) {
@@ -325,7 +339,6 @@ class DirectRow {
   const AttentionStrip& strip_;
   const AttentionScratch& scratch_;
   const uint32_t query_count_;
-  const uint32_t run_tiles_;
   ReadAhead ahead_;
   const uint64_t lead_;        // pieces
   const uint64_t pause_lead_;  // from the softmax to the end of the span

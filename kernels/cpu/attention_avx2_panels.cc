@@ -3,7 +3,7 @@
 namespace cairn::avx2 {
 namespace {
 
-constexpr uint32_t kTileQueries = 6;  // 6 x 16 sums fill 12 of the 16 registers
+constexpr int kTileQueries = 6;  // 6 x 16 sums fill 12 of the 16 registers
 constexpr uint32_t kPanelTokens = 64;
 constexpr uint32_t kSliceDims = 16;
 
@@ -41,7 +41,7 @@ inline void ForQueryTiles(uint32_t begin, uint32_t end, F&& f) {
   for (uint32_t tile = 0; tile < tiles; ++tile) {
     const uint32_t tile_begin = begin + count * tile / tiles;
     const uint32_t tile_end = begin + count * (tile + 1) / tiles;
-    WithConstant(tile_end - tile_begin, [&](auto rows) { f(rows, tile_begin); });
+    WithConstant<kTileQueries>(tile_end - tile_begin, [&](auto rows) { f(rows, tile_begin); });
   }
 }
 
@@ -64,7 +64,8 @@ AVX2_INLINE void MultiplyTile(const float* x, const float* panel, uint32_t depth
 }
 
 template <int kRows>
-void ScoreTile(const float* queries, const float* panel, uint32_t head_dim, float* scores) {
+[[gnu::noinline]] void ScoreTile(const float* queries, const float* panel, uint32_t head_dim,
+                                 float* scores) {
   __m256 sums[kRows][2];
   MultiplyTile<kRows>(queries, panel, head_dim, sums);
 #pragma GCC unroll 8
@@ -76,8 +77,9 @@ void ScoreTile(const float* queries, const float* panel, uint32_t head_dim, floa
 
 // values[r][0 .. dims) <- values * keep + add * (weights * panel), dims being 8 or 16.
 template <int kRows>
-void WeighTile(const float* weights, const float* panel, uint32_t tokens, const float* keep,
-               const float* add, float* values, size_t values_stride, uint32_t dims) {
+[[gnu::noinline]] void WeighTile(const float* weights, const float* panel, uint32_t tokens,
+                                 const float* keep, const float* add, float* values,
+                                 size_t values_stride, uint32_t dims) {
   __m256 sums[kRows][2];
   MultiplyTile<kRows>(weights, panel, tokens, sums);
 #pragma GCC unroll 8
@@ -90,15 +92,16 @@ void WeighTile(const float* weights, const float* panel, uint32_t tokens, const 
   }
 }
 
-// Brings `tokens` positions of one part of the blocks into the second-level cache.
-void Prefetch(const Head& head, uint32_t position, uint32_t tokens, size_t offset) {
+// Brings up to `tokens` positions of one part of the blocks into the second-level cache, as far as
+// the strip sees them.
+AVX2_INLINE void Prefetch(const Head& head, uint32_t position, uint32_t tokens, size_t offset) {
   const AttentionShape& shape = head.shape;
   const size_t tile_bytes = size_t{shape.head_dim} * kTileTokens * 2;
-  for (uint32_t end = position + tokens; position < end; position += kTileTokens) {
-    const uint32_t tile_in_block = position % shape.block_tokens / kTileTokens;
-    const std::byte* from =
-        BlockPart(shape, head.strip, position, offset) + tile_in_block * tile_bytes;
-    for (size_t i = 0; i < tile_bytes; i += 64) _mm_prefetch(from + i, _MM_HINT_T1);
+  const uint32_t end = Smaller(position + tokens, head.strip.first_position + head.strip.row_count);
+  for (; position < end; position += kTileTokens) {
+    const uint32_t tile_in_block = shape.PlaceInBlock(position) / kTileTokens;
+    const std::byte* from = head.strip.Block(shape, position, offset) + tile_in_block * tile_bytes;
+    PrefetchBytes<_MM_HINT_T1>(from, tile_bytes);
   }
 }
 
@@ -107,9 +110,9 @@ void LoadKeys(const Head& head, uint32_t position, uint32_t tile_count) {
   const AttentionShape& shape = head.shape;
   float* to = head.scratch.panel;
   for (uint32_t tile = 0; tile < tile_count; ++tile, position += kTileTokens) {
-    const std::byte* from = BlockPart(shape, head.strip, position, head.key_offset) +
-                            size_t{position % shape.block_tokens} * 2;
-    const size_t stride = size_t{shape.block_tokens} * 2;
+    const std::byte* from = head.strip.Block(shape, position, head.key_offset) +
+                            size_t{shape.PlaceInBlock(position)} * 2;
+    const size_t stride = size_t{shape.block_tokens()} * 2;
     for (uint32_t d = 0; d < shape.head_dim; ++d, from += stride, to += kTileTokens) {
       _mm256_store_ps(to, LoadHalves(from));
       _mm256_store_ps(to + 8, LoadHalves(from + 16));
@@ -124,8 +127,8 @@ void LoadValues(const Head& head, const Span& span, uint32_t slice, uint32_t dim
   const size_t stride = size_t{shape.head_dim} * 2;
   for (uint32_t tile = 0; tile < span.token_count; tile += kTileTokens) {
     const uint32_t position = span.first_token + tile;
-    const std::byte* from = BlockPart(shape, head.strip, position, head.value_offset) +
-                            position % shape.block_tokens * stride + size_t{slice} * 2;
+    const std::byte* from = head.strip.Block(shape, position, head.value_offset) +
+                            shape.PlaceInBlock(position) * stride + size_t{slice} * 2;
     const uint32_t tokens = Smaller(kTileTokens, span.token_count - tile);
     for (uint32_t t = 0; t < tokens; ++t, from += stride, to += kSliceDims) {
       _mm256_store_ps(to, LoadHalves(from));
@@ -140,10 +143,10 @@ void ScoreSpan(const Head& head, const Span& span) {
   const size_t panel_stride = size_t{shape.head_dim} * kTileTokens;
   for (uint32_t begin = 0; begin < span.token_count; begin += kPanelTokens) {
     const uint32_t tokens = Smaller(kPanelTokens, span.token_count - begin);
-    const uint32_t rest = span.token_count - begin - tokens;
-    Prefetch(head, span.first_token + begin + tokens, Smaller(rest, kPanelTokens), head.key_offset);
-    Prefetch(head, span.first_token + begin, tokens, head.value_offset);
-    LoadKeys(head, span.first_token + begin, TileCount(tokens));
+    const uint32_t position = span.first_token + begin;
+    LoadKeys(head, position, TileCount(tokens));
+    Prefetch(head, position + tokens, kPanelTokens, head.key_offset);
+    Prefetch(head, position, tokens, head.value_offset);
     const uint32_t first_query = span.FirstRow(head.strip, begin) * shape.group;
     ForQueryTiles(first_query, head.query_count, [&](auto rows, uint32_t query) {
       const uint32_t last_row = (query + rows - 1) / shape.group;
@@ -182,9 +185,18 @@ void AttendSpan(const Head& head, const Span& span, uint32_t first, const Attent
     scratch.max[i] = -std::numeric_limits<float>::infinity();
     scratch.sum[i] = 0.0f;
   }
-  for (uint32_t i = first_query; i < head.query_count; ++i) {
-    SoftmaxRow(scratch.scores + i * kQueryStride, span.SeenBy(head.strip, i / shape.group),
-               scratch.max + i, scratch.sum + i);
+  // A few rows at a time: their maxima overlap in the processor, and their scores stay in the
+  // cache.
+  for (uint32_t begin = first_query; begin < head.query_count; begin += kQueryPad) {
+    const uint32_t end = Smaller(begin + kQueryPad, head.query_count);
+    for (uint32_t i = begin; i < end; ++i) {
+      scratch.max[i] =
+          MaskRow(scratch.scores + i * kQueryStride, span.SeenBy(head.strip, i / shape.group));
+    }
+    for (uint32_t i = begin; i < end; ++i) {
+      scratch.sum[i] = ExponentiateRow(scratch.scores + i * kQueryStride,
+                                       span.SeenBy(head.strip, i / shape.group), scratch.max[i]);
+    }
   }
   for (uint32_t i = 0; i < head.query_count; i += kQueryPad) {
     MergeFactors(Smaller(kQueryPad, head.query_count - i), sums.max + first + i,

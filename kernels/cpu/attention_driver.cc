@@ -1,5 +1,6 @@
 // Shares the strips of a plan out over the threads and merges those that were split.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -149,7 +150,7 @@ Run::Run(const PagedAttentionArgs& args, const AttentionKernels& kernels, Thread
   CHECK(layout.type == KvType::kF16);
   CHECK(layout.head_dim % 8 == 0 && layout.head_dim > 0 && layout.head_dim <= kHeadDimMax);
   CHECK(layout.block_tokens % kTileTokens == 0 && layout.block_tokens > 0);
-  CHECK(kAttentionSpan % layout.block_tokens == 0);
+  CHECK(kAttentionSpan % layout.block_tokens == 0);  // hence a power of two
   CHECK(layout.kv_head_count > 0 && args.head_count % layout.kv_head_count == 0);
   CHECK(args.head_count > 0 && args.layer < layout.layer_count);
   for (const AttentionSegment& segment : args.segments) {
@@ -158,7 +159,7 @@ Run::Run(const PagedAttentionArgs& args, const AttentionKernels& kernels, Thread
   }
   shape_.head_dim = layout.head_dim;
   shape_.group = args.head_count / layout.kv_head_count;
-  shape_.block_tokens = layout.block_tokens;
+  shape_.block_shift = static_cast<uint32_t>(std::countr_zero(layout.block_tokens));
   shape_.row_stride = size_t{args.head_count} * layout.head_dim;
   shape_.key_offset = layout.key_offset(args.layer, 0);
   shape_.value_offset = layout.value_offset(args.layer, 0);

@@ -34,8 +34,7 @@ SpanView ViewSpan(const AttentionStrip& strip, uint32_t span) {
 // K or V of a position's block, for the KV head that lies `head_offset` bytes into it.
 const uint16_t* BlockHead(const AttentionShape& shape, const AttentionStrip& strip,
                           uint32_t position, size_t head_offset) {
-  return reinterpret_cast<const uint16_t*>(strip.blocks[position / shape.block_tokens] +
-                                           head_offset);
+  return reinterpret_cast<const uint16_t*>(strip.Block(shape, position, head_offset));
 }
 
 void ScoreTile(const float* query, const float* panel, uint32_t head_dim, float* scores) {
@@ -54,10 +53,10 @@ void ScoreSpan(const AttentionShape& shape, const AttentionStrip& strip, const S
   for (uint32_t tile = 0; tile < span.token_count; tile += kTileTokens) {
     const uint32_t position = span.first_token + tile;
     const uint16_t* keys =
-        BlockHead(shape, strip, position, head_offset) + position % shape.block_tokens;
+        BlockHead(shape, strip, position, head_offset) + shape.PlaceInBlock(position);
     for (uint32_t d = 0; d < shape.head_dim; ++d) {
       for (uint32_t t = 0; t < kTileTokens; ++t) {
-        scratch.panel[d * kTileTokens + t] = HalfToFloat(keys[d * shape.block_tokens + t]);
+        scratch.panel[d * kTileTokens + t] = HalfToFloat(keys[d * shape.block_tokens() + t]);
       }
     }
     for (uint32_t i = span.first_row * shape.group; i < strip.row_count * shape.group; ++i) {
@@ -108,7 +107,7 @@ void WeighSpan(const AttentionShape& shape, const AttentionStrip& strip, const S
     for (uint32_t t = 0; t < span.token_count; ++t) {
       const uint32_t position = span.first_token + t;
       const uint16_t* from = BlockHead(shape, strip, position, head_offset) +
-                             size_t{position % shape.block_tokens} * shape.head_dim + slice;
+                             size_t{shape.PlaceInBlock(position)} * shape.head_dim + slice;
       for (uint32_t d = 0; d < dims; ++d) {
         scratch.panel[t * kSliceDims + d] = HalfToFloat(from[d]);
       }

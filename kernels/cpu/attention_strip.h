@@ -25,12 +25,17 @@ inline constexpr uint32_t kTileTokens = 16;  // positions that are multiplied at
 
 struct AttentionShape {
   uint32_t head_dim;
-  uint32_t group;  // query heads that share a KV head
-  uint32_t block_tokens;
-  size_t row_stride;    // floats between rows of q and of out
-  size_t key_offset;    // bytes in a block to K of KV head 0 of the layer
-  size_t value_offset;  // the same for V
-  size_t head_bytes;    // from one KV head to the next
+  uint32_t group;        // query heads that share a KV head
+  uint32_t block_shift;  // log2 of the positions in a block
+  size_t row_stride;     // floats between rows of q and of out
+  size_t key_offset;     // bytes in a block to K of KV head 0 of the layer
+  size_t value_offset;   // the same for V
+  size_t head_bytes;     // from one KV head to the next
+
+  [[gnu::always_inline]] uint32_t block_tokens() const { return 1u << block_shift; }
+  [[gnu::always_inline]] uint32_t PlaceInBlock(uint32_t position) const {
+    return position & (block_tokens() - 1);
+  }
 };
 
 struct AttentionStrip {
@@ -41,6 +46,12 @@ struct AttentionStrip {
   uint32_t row_count;
   uint32_t kv_head_begin;
   uint32_t kv_head_count;
+
+  // The position's block, `offset` bytes in.
+  [[gnu::always_inline]] const std::byte* Block(const AttentionShape& shape, uint32_t position,
+                                                size_t offset) const {
+    return blocks[position >> shape.block_shift] + offset;
+  }
 };
 
 // M, L and O (attention.h) of the queries of a strip, over the spans so far.

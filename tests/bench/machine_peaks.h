@@ -1,0 +1,26 @@
+// What the machine can do at best, measured now: kernels are judged by ratios to it, because clock
+// and bandwidth of a shared machine change from one minute to the next.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/thread_pool.h"
+
+namespace cairn {
+
+// Seconds that f() takes.
+template <class F>
+double SecondsOf(F&& f) {
+  const auto begin = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// The pool's threads together, in 1e9 a second; each is the best of `repetitions` tries of a few
+// tens of milliseconds.
+double MeasureFmaPeak(ThreadPool& pool, int repetitions);   // float32 operations, AVX2; 0 without
+double MeasureReadPeak(ThreadPool& pool, int repetitions);  // bytes, from a buffer of 512 MB
+
+}  // namespace cairn
