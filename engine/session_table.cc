@@ -60,10 +60,14 @@ std::string Session::etag() const { return std::to_string(revision); }
 
 SessionTable::SessionTable(const EngineConfig& config, uint32_t vocabulary_size, const Clock& clock,
                            uint64_t seed)
-    : config_(config), vocabulary_size_(vocabulary_size), clock_(clock), rng_(seed) {}
+    : config_(config),
+      vocabulary_size_(vocabulary_size),
+      clock_(clock),
+      rng_(seed),
+      now_(clock.WallNow()) {}
 
 Result<const Session*> SessionTable::Create(const CreateSessionRequest& request) {
-  RETURN_IF_ERROR(ValidateSettings(request.settings, vocabulary_size_, clock_.WallNow()));
+  RETURN_IF_ERROR(ValidateSettings(request.settings, vocabulary_size_, now_));
   RETURN_IF_ERROR(ValidateCacheSalt(request.cache_salt));
   Session session;
   ASSIGN_OR_RETURN(session.id, ClaimId(request.id));
@@ -90,7 +94,7 @@ Result<const Session*> SessionTable::Fork(const ForkSessionRequest& request) {
 
 Result<const Session*> SessionTable::Find(const std::string& id) const {
   const auto position = sessions_.find(id);
-  if (position == sessions_.end() || IsExpired(position->second)) return NoSession(id);
+  if (position == sessions_.end()) return NoSession(id);
   return &position->second;
 }
 
@@ -108,7 +112,6 @@ Result<SessionPage> SessionTable::List(const ListSessionsRequest& request) const
   const auto count_max = static_cast<size_t>(std::min(wanted, kPageSizeMax));
   SessionPage page;
   for (; next != sessions_.end(); ++next) {
-    if (IsExpired(next->second)) continue;
     if (page.sessions.size() == count_max) {
       page.next_page_token = PageToken(page.sessions.back().id);
       break;
@@ -124,7 +127,7 @@ Result<const Session*> SessionTable::Update(const UpdateSessionRequest& request)
     return Aborted("session " + Quoted(request.id) + " has changed: its etag is " +
                    Quoted(session->etag()) + ", the request's is " + Quoted(request.etag));
   }
-  RETURN_IF_ERROR(ValidatePatch(request.patch, vocabulary_size_, clock_.WallNow()));
+  RETURN_IF_ERROR(ValidatePatch(request.patch, vocabulary_size_, now_));
   session->update_time = MarkUsed(*session, request.patch);
   ++session->revision;
   return session;
@@ -187,9 +190,9 @@ Status SessionTable::Touch(const std::string& id) {
 }
 
 std::vector<std::string> SessionTable::ExpireNow() {
-  const Clock::Wall now = clock_.WallNow();
+  now_ = std::max(now_, clock_.WallNow());
   std::vector<std::string> expired;
-  while (!expiries_.empty() && expiries_.begin()->first <= now) {
+  while (!expiries_.empty() && expiries_.begin()->first <= now_) {
     expired.push_back(expiries_.begin()->second);
     Erase(sessions_.at(expired.back()));
   }
@@ -229,14 +232,9 @@ void SessionTable::CheckInvariants() const {
   CHECK(sessions_.size() <= config_.session_count_max);
 }
 
-bool SessionTable::IsExpired(const Session& session) const {
-  const auto expiry = session.expire_time();
-  return expiry && *expiry <= clock_.WallNow();
-}
-
 Result<Session*> SessionTable::FindMutable(const std::string& id) {
   const auto position = sessions_.find(id);
-  if (position == sessions_.end() || IsExpired(position->second)) return NoSession(id);
+  if (position == sessions_.end()) return NoSession(id);
   return &position->second;
 }
 
@@ -289,7 +287,7 @@ void SessionTable::ForgetExpiry(const Session& session) {
 Clock::Wall SessionTable::MarkUsed(Session& session, const SessionPatch& patch) {
   ForgetExpiry(session);
   ApplyPatch(patch, session.settings);
-  session.last_use_time = clock_.WallNow();
+  session.last_use_time = now_;
   if (const auto expiry = session.expire_time()) expiries_.emplace(*expiry, session.id);
   return session.last_use_time;
 }

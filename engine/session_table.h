@@ -1,8 +1,8 @@
 // The sessions of an engine: their settings and tokens, in memory.
 //
-// A session that has expired is kNotFound from that moment on, but stays in the table until
-// ExpireNow removes it: call that before each command, so that its id is free again and whoever
-// keeps something for it learns that it is gone.
+// The table's time is the moment of the last ExpireNow and stands still in between. Call that
+// before each command: it removes the sessions that have expired by then, and a session that a
+// command finds is there until the command is over, however short its time to live.
 //
 // Every change goes through one of the methods below that are not const; a refused one changes
 // nothing.
@@ -69,7 +69,7 @@ class SessionTable {
   // kNotFound; kInvalidArgument for a token_count that the session does not have;
   // kResourceExhausted at config.session_tokens_max.
   Result<const Session*> Fork(const ForkSessionRequest& request);
-  // kNotFound when there is none or it has expired.
+  // kNotFound when there is none (any more).
   Result<const Session*> Find(const std::string& id) const;
   Result<SessionPage> List(const ListSessionsRequest& request) const;
   Result<const Session*> Update(const UpdateSessionRequest& request);
@@ -89,7 +89,8 @@ class SessionTable {
   Status MarkComputed(const std::string& id, int64_t token_count);
   // The session is used now. Create, Fork (of both), Update, Truncate and Append do this too.
   Status Touch(const std::string& id);
-  // Removes what has expired; their ids, for whoever keeps something for them.
+  // Moves the table's time to now and removes what has expired by then; their ids, for whoever
+  // keeps something for them.
   std::vector<std::string> ExpireNow();
 
   // As List and the calls of the API report it, but for state and residency.
@@ -100,7 +101,6 @@ class SessionTable {
   void CheckInvariants() const;
 
  private:
-  bool IsExpired(const Session& session) const;
   Result<Session*> FindMutable(const std::string& id);
   // The id to use: `wanted` when it is valid and free, or a minted one when it is empty.
   Result<std::string> ClaimId(const std::string& wanted);
@@ -115,6 +115,7 @@ class SessionTable {
   const uint32_t vocabulary_size_;
   const Clock& clock_;
   Rng rng_;
+  Clock::Wall now_;  // never goes back, though the clock may be set back
   std::map<std::string, Session> sessions_;
   std::set<std::pair<Clock::Wall, std::string>> expiries_;
   uint64_t total_token_count_ = 0;

@@ -44,6 +44,11 @@ class SessionTableTest : public testing::Test {
   void Fill(const std::string& id, size_t count) {
     ASSERT_TRUE(table_.Append(id, Ids(count, 7), std::nullopt).ok());
   }
+  // Time passes, and the next command begins; what it finds expired.
+  std::vector<std::string> Advance(nanoseconds step) {
+    clock_.Advance(step);
+    return table_.ExpireNow();
+  }
   void TearDown() override { table_.CheckInvariants(); }
 
   const EngineConfig config_ = SmallConfig();
@@ -211,7 +216,7 @@ TEST_F(SessionTableTest, UpdatesWhatThePatchNames) {
   settings.display_name = "before";
   settings.priority = 10;
   Create("a", settings);
-  clock_.Advance(seconds(5));
+  Advance(seconds(5));
   SessionPatch patch;
   patch.priority = 90;
   const Session& updated = **table_.Update({"a", patch, "1"});
@@ -305,7 +310,7 @@ TEST_F(SessionTableTest, ForkTakesTokensAndSettings) {
   ASSERT_TRUE(table_.Create(request).ok());
   ASSERT_TRUE(table_.Append("a", Ids{1, 2, 3, 4}, 0).ok());
   ASSERT_TRUE(table_.MarkComputed("a", 3).ok());
-  clock_.Advance(seconds(1));
+  Advance(seconds(1));
   const Session& whole = **table_.Fork({"a", "b", {}});
   EXPECT_EQ(whole.tokens, At("a").tokens);
   EXPECT_EQ(whole.computed_token_count, 3);
@@ -331,17 +336,12 @@ TEST_F(SessionTableTest, AFixedMomentExpires) {
   SessionSettings settings;
   settings.expiration = clock_.WallNow() + seconds(10);
   Create("a", settings);
-  clock_.Advance(seconds(10) - nanoseconds(1));
+  EXPECT_TRUE(Advance(seconds(10) - nanoseconds(1)).empty());
   ASSERT_TRUE(table_.Touch("a").ok());  // does not move a fixed moment
-  EXPECT_TRUE(table_.ExpireNow().empty());
-  clock_.Advance(nanoseconds(1));
+  EXPECT_EQ(Advance(nanoseconds(1)), std::vector<std::string>{"a"});
   EXPECT_EQ(table_.Find("a").status().code(), Code::kNotFound);
-  EXPECT_EQ(table_.Touch("a").code(), Code::kNotFound);
   EXPECT_TRUE(table_.List({})->sessions.empty());
-  EXPECT_EQ(table_.session_count(), 1u);
-  EXPECT_EQ(table_.ExpireNow(), std::vector<std::string>{"a"});
-  EXPECT_EQ(table_.session_count(), 0u);
-  EXPECT_TRUE(table_.ExpireNow().empty());
+  EXPECT_TRUE(Advance(nanoseconds(0)).empty());
   Create("a");
 }
 
@@ -361,16 +361,14 @@ TEST_F(SessionTableTest, ATimeToLiveSlides) {
       },
   };
   for (const auto& use : uses) {
-    clock_.Advance(seconds(9));
-    EXPECT_TRUE(table_.ExpireNow().empty());
+    EXPECT_TRUE(Advance(seconds(9)).empty());
     use();
     EXPECT_EQ(table_.Info(At("a")).expire_time, clock_.WallNow() + seconds(10));
     table_.CheckInvariants();
   }
-  clock_.Advance(seconds(9));
-  ASSERT_TRUE(table_.Find("a").ok());  // looking is not using
-  clock_.Advance(seconds(1));
-  EXPECT_EQ(table_.ExpireNow().size(), 2u);  // and the fork, which took the time to live
+  EXPECT_TRUE(Advance(seconds(9)).empty());
+  ASSERT_TRUE(table_.Find("a").ok());         // looking is not using
+  EXPECT_EQ(Advance(seconds(1)).size(), 2u);  // and the fork, which took the time to live
 }
 
 TEST_F(SessionTableTest, AnUpdateMovesOrRemovesTheEnd) {
@@ -380,12 +378,30 @@ TEST_F(SessionTableTest, AnUpdateMovesOrRemovesTheEnd) {
   SessionPatch patch;
   patch.expiration = Expiration(nanoseconds(seconds(3)));
   ASSERT_TRUE(table_.Update({"a", patch, ""}).ok());
-  clock_.Advance(seconds(2));
+  EXPECT_TRUE(Advance(seconds(2)).empty());
   patch.expiration = Expiration();
   ASSERT_TRUE(table_.Update({"a", patch, ""}).ok());
-  clock_.Advance(hours(24 * 365));
-  EXPECT_TRUE(table_.ExpireNow().empty());
+  EXPECT_TRUE(Advance(hours(24 * 365)).empty());
   EXPECT_EQ(table_.Info(At("a")).expire_time, std::nullopt);
+}
+
+TEST_F(SessionTableTest, TimeStandsStillWithinACommand) {
+  SessionSettings settings;
+  settings.expiration = nanoseconds(1);
+  const Session& session = Create("a", settings);
+  clock_.Advance(seconds(1));
+  EXPECT_TRUE(table_.Append("a", Ids{1}, 0).ok());  // still the command that created it
+  EXPECT_EQ(session.update_time, session.create_time);
+  EXPECT_EQ(table_.ExpireNow(), std::vector<std::string>{"a"});
+}
+
+TEST_F(SessionTableTest, TimeNeverGoesBack) {
+  SessionSettings settings;
+  settings.expiration = nanoseconds(seconds(10));
+  Create("a", settings);
+  EXPECT_TRUE(Advance(-seconds(100)).empty());  // somebody set the clock back
+  const Session& session = **table_.Update({"a", {}, ""});
+  EXPECT_EQ(session.update_time, session.create_time);
 }
 
 TEST_F(SessionTableTest, ListsInPages) {
