@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "engine/checkpoint.h"
 #include "engine/fingerprint.h"
+#include "engine/message_text.h"
 #include "engine/rope.h"
 #include "engine/vocabulary.h"
 #include "kernels/backend.h"
@@ -43,12 +44,6 @@ uint64_t AvailableMemory() {
     available = std::min(available, limit - std::min(limit, used));
   }
   return available;
-}
-
-std::string Grouped(uint64_t value) {  // 23,040
-  std::string text = std::to_string(value);
-  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) text.insert(at, ",");
-  return text;
 }
 
 // Half of the memory that is left, but no more than all places full to the context take.
@@ -132,13 +127,6 @@ Status CheckOptions(const LoadOptions& options) {
   return Status();
 }
 
-// The matrices are packed; what the mapped file still keeps resident is a second copy.
-void DropFilePages(const Checkpoint& checkpoint) {
-  for (const GgufTensor& tensor : checkpoint.file().tensors()) {
-    checkpoint.file().ReleasePages(tensor.bytes);
-  }
-}
-
 }  // namespace
 
 Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
@@ -180,7 +168,6 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
                    Model::Create(checkpoint, std::move(backend), limits, progress));
   const Digest fingerprint = ExtendedFingerprint(
       CachedFingerprint(checkpoint), ContextExtension(checkpoint.config(), config.context_length));
-  DropFilePages(checkpoint);
 
   ASSIGN_OR_RETURN(const uint32_t block_count, PoolBlocks(options, model->kv_layout(), config));
   const OffloadConfig offload = {.device_blocks_max = block_count,

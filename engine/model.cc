@@ -36,6 +36,7 @@ Status Model::PackWeights(const Checkpoint& checkpoint, void (*progress)(double 
   const auto pack = [&](const MatrixView& view, std::unique_ptr<Weight>& weight) -> Status {
     ASSIGN_OR_RETURN(weight, backend_.ops->Pack(view));
     weight_bytes_ += weight->size_bytes();
+    checkpoint.file().ReleasePages(view.bytes);  // the weights are resident once, not twice
     return Status();
   };
   RETURN_IF_ERROR(pack(checkpoint.embedding(), embedding_));

@@ -187,8 +187,9 @@ const CpuKernels* FindKernels(const std::string& instruction_set) {
 bool ProcessorRuns(const CpuKernels& kernels) {
 #if defined(__x86_64__)
   if (&kernels == &kAvx2Kernels) {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c");
+    // F16C is older than AVX2 and came with every processor that has it; not every compiler can ask
+    // for it by name.
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   }
 #endif
   return &kernels == &kPortableKernels;
