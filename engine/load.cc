@@ -145,8 +145,17 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
                        " that the model was trained for: positions are interpolated");
   }
 
+  // Before the weights are packed, which gives their pages back.
+  const Digest fingerprint = ExtendedFingerprint(
+      CachedFingerprint(checkpoint), ContextExtension(checkpoint.config(), config.context_length));
+
   ASSIGN_OR_RETURN(const Vocabulary vocabulary, ReadVocabulary(checkpoint.file()));
-  ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer, Tokenizer::Create(vocabulary));
+  Result<std::unique_ptr<Tokenizer>> made_tokenizer = Tokenizer::Create(vocabulary);
+  if (!made_tokenizer.ok()) {
+    return Status(made_tokenizer.status().code(),
+                  options.model_path + ": " + made_tokenizer.status().message());
+  }
+  std::unique_ptr<const Tokenizer> tokenizer = *std::move(made_tokenizer);
   if (tokenizer->size() != checkpoint.config().vocabulary_size) {
     return InvalidArgument(options.model_path + ": the vocabulary has " +
                            std::to_string(tokenizer->size()) + " tokens, the embedding " +
@@ -166,8 +175,6 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
                               .logits_max = config.concurrent_max};
   ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                    Model::Create(checkpoint, std::move(backend), limits, progress));
-  const Digest fingerprint = ExtendedFingerprint(
-      CachedFingerprint(checkpoint), ContextExtension(checkpoint.config(), config.context_length));
 
   ASSIGN_OR_RETURN(const uint32_t block_count, PoolBlocks(options, model->kv_layout(), config));
   const OffloadConfig offload = {.device_blocks_max = block_count,
