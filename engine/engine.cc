@@ -226,18 +226,15 @@ void Engine::Drain(std::function<void()> drained) {
 }
 
 void Engine::Run() {
-  Clock::Monotonic next_expiry = clock_.Now();
   bool progress = false;
   while (!stopping_) {
     const std::chrono::nanoseconds patience = progress ? std::chrono::nanoseconds(0)
                                               : core_->HasWork()
                                                   ? std::chrono::nanoseconds(kBlockedWait)
                                                   : std::chrono::nanoseconds(kIdleWait);
-    for (Command& command : commands_.Drain(patience)) command(*core_);
-    if (clock_.Now() >= next_expiry) {
-      core_->ExpireSessions();
-      next_expiry = clock_.Now() + kIdleWait;
-    }
+    std::vector<Command> commands = commands_.Drain(patience);
+    core_->ExpireSessions();
+    for (Command& command : commands) command(*core_);
     progress = core_->Step();
     if (progress || !core_->HasWork()) last_progress_ = clock_.Now().time_since_epoch();
     if (on_drained_ && core_->stream_count() == 0) std::exchange(on_drained_, nullptr)();

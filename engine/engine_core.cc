@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/message_text.h"
 #include "engine/session_settings.h"
 
 namespace cairn {
@@ -62,7 +63,7 @@ void EngineCore::ExpireSessions() {
   for (const std::string& id : sessions_.ExpireNow()) {
     runner_.Unpin(id);
     if (const Sequence* sequence = runner_.FindBySession(id)) {
-      runner_.Cancel(sequence->id, NotFound("session \"" + id + "\" has expired"));
+      runner_.Cancel(sequence->id, NotFound("session " + Quoted(id) + " has expired"));
     }
   }
 }
@@ -74,7 +75,7 @@ Status EngineCore::ClaimSession(const std::string& id) {
     runner_.Cancel(sequence->id, Status(Code::kCancelled, "the session is wanted"));
     return Status();
   }
-  return Aborted("session \"" + id + "\" is being decoded by another stream");
+  return Aborted("session " + Quoted(id) + " is being decoded by another stream");
 }
 
 Result<SessionInfo> EngineCore::CreateSession(const CreateSessionRequest& request,
@@ -114,7 +115,7 @@ Result<SessionInfo> EngineCore::UpdateSession(const UpdateSessionRequest& reques
 Result<Done> EngineCore::DeleteSession(const std::string& id) {
   RETURN_IF_ERROR(sessions_.Find(id).status());
   if (const Sequence* sequence = runner_.FindBySession(id)) {
-    runner_.Cancel(sequence->id, Aborted("session \"" + id + "\" was deleted"));
+    runner_.Cancel(sequence->id, Aborted("session " + Quoted(id) + " was deleted"));
   }
   RETURN_IF_ERROR(sessions_.Delete(id));
   runner_.Unpin(id);

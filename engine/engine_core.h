@@ -64,7 +64,7 @@ class EngineCore {
   bool Step() { return runner_.Step(); }
   bool HasWork() const { return runner_.HasWork(); }
   size_t stream_count() const { return runner_.sequence_count(); }
-  // Removes expired sessions; call it now and then.
+  // Removes expired sessions; call it before each batch of commands.
   void ExpireSessions();
   void CheckInvariants() const { runner_.CheckInvariants(); }
 
