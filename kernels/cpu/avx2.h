@@ -31,6 +31,19 @@ AVX2_INLINE __m256 Pinned(__m256 value) {
   return value;
 }
 
+// What is loaded from memory below is not loaded above, where it would take registers from sums.
+AVX2_INLINE void LoadNothingEarlier() { asm volatile("" : : : "memory"); }
+
+// How far ahead of its use a stream of weights is fetched: 150 ns at 40 GB/s, a core's share.
+inline constexpr size_t kPrefetchBytes = 6144;
+
+// Fetches what follows [from, from + size_bytes) at that distance.
+AVX2_INLINE void PrefetchAhead(const std::byte* from, size_t size_bytes) {
+  for (size_t line = 0; line < size_bytes; line += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(from) + kPrefetchBytes + line, _MM_HINT_T0);
+  }
+}
+
 AVX2_INLINE __m256i LoadInt(const std::byte* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }

@@ -68,7 +68,7 @@ struct FloatKernel {
   // 12 sums, two weights and a broadcast fill the 16 registers.
   using Heights = std::make_integer_sequence<int, 6>;
   static constexpr PanelFormat kFormat = kPanelFormat;
-  static constexpr uint32_t kChunkUnits = 384;
+  static constexpr uint32_t kChunkUnits = 64;
   static constexpr size_t kChunkBytes = kChunkUnits * kPanelOutputs * sizeof(float);
   static constexpr uint32_t kDirectRowsMax = 6;
 

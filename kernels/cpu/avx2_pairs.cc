@@ -19,7 +19,6 @@ constexpr PanelFormat kPairs = PanelFormat::kQ8Pairs;
 constexpr size_t kPackedScaleBytes = kPanelOutputs * 2;
 constexpr size_t kUnpackedQuantBytes = kPanelOutputs * kQuantGroup * 2;
 constexpr size_t kUnpackedGroupBytes = kUnpackedQuantBytes + kPanelOutputs * sizeof(float);
-constexpr size_t kPrefetchBytes = 2048;
 
 struct PackedGroup {
   static constexpr size_t kBytes = UnitOf(kPairs).bytes;
@@ -32,11 +31,7 @@ struct PackedGroup {
   AVX2_INLINE static __m256 Scale(const std::byte* group, int half) {
     return LoadHalves(group + half * 16);
   }
-  AVX2_INLINE static void Prefetch(const std::byte* group) {
-    for (size_t line = 0; line < kBytes; line += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(group) + kPrefetchBytes + line, _MM_HINT_T0);
-    }
-  }
+  AVX2_INLINE static void Prefetch(const std::byte* group) { PrefetchAhead(group, kBytes); }
 };
 
 struct UnpackedGroup {
@@ -68,11 +63,13 @@ struct PairRows {
 template <int kRows, class Group>
 [[gnu::noinline]] void PairTile(const std::byte* weights, uint32_t group_count,
                                 const PairRows& rows, float* sums) {
-  const int16_t* x = rows.values;
+  const auto* x = reinterpret_cast<const std::byte*>(rows.values);
   const GroupScale* scales = rows.scales;
-  const size_t x_stride = rows.value_stride, scale_stride = rows.scale_stride;
+  const size_t x_stride = rows.value_stride * sizeof(int16_t), scale_stride = rows.scale_stride;
   for (uint32_t i = 0; i < group_count; ++i) {
     Group::Prefetch(weights);
+    const std::byte* x3 = x + 3 * x_stride;  // an address can hold 1 or 2 strides, not 5
+    asm("" : "+r"(x3));
     __m256i lanes[kRows][2];
 #pragma GCC unroll 16
     for (int pair = 0; pair < 16; ++pair) {
@@ -80,12 +77,13 @@ template <int kRows, class Group>
       const __m256i w1 = Pinned(Group::Quants(weights, pair, 1));
 #pragma GCC unroll 8
       for (int row = 0; row < kRows; ++row) {
-        const __m256i two = Broadcast32(x + row * x_stride + pair * 2);
+        const __m256i two = Broadcast32((row < 3 ? x : x3) + row % 3 * x_stride + pair * 4);
         const __m256i t0 = _mm256_madd_epi16(w0, two), t1 = _mm256_madd_epi16(w1, two);
         lanes[row][0] = pair == 0 ? t0 : Pinned(_mm256_add_epi32(lanes[row][0], t0));
         lanes[row][1] = pair == 0 ? t1 : Pinned(_mm256_add_epi32(lanes[row][1], t1));
       }
     }
+    LoadNothingEarlier();
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m256 scale = Group::Scale(weights, half);
@@ -99,7 +97,7 @@ template <int kRows, class Group>
       }
     }
     weights += Group::kBytes;
-    x += kQuantGroup;
+    x += kQuantGroup * sizeof(int16_t);
     ++scales;
   }
 }
@@ -112,7 +110,7 @@ constexpr auto PairTiles(std::integer_sequence<int, kIndex...>) {
 struct PairKernel {
   using Rows = PairRows;
   static constexpr PanelFormat kFormat = kPairs;
-  static constexpr uint32_t kChunkUnits = 24;
+  static constexpr uint32_t kChunkUnits = 12;
   static constexpr size_t kChunkBytes = kChunkUnits * kUnpackedGroupBytes;
   static constexpr uint32_t kDirectRowsMax = 8;
 

@@ -21,7 +21,6 @@ namespace {
 constexpr size_t kQuadVectorBytes = 32;
 constexpr size_t kUnpackedNibbleBytes = kPanelOutputs * kQuantGroup;
 constexpr size_t kUnpackedGroupBytes = kUnpackedNibbleBytes + 2 * kPanelOutputs * sizeof(float);
-constexpr size_t kPrefetchBytes = 1536;  // covers about 100 ns at 15 GB/s
 
 // A group in the packed panel.
 template <PanelFormat kFormat>
@@ -43,11 +42,7 @@ struct PackedGroup {
     if constexpr (kHasOffset) return LoadHalves(group + kPanelOutputs * 2 + half * 16);
     return _mm256_mul_ps(Scale(group, half), _mm256_set1_ps(-8.0f));
   }
-  AVX2_INLINE static void Prefetch(const std::byte* group) {
-    for (size_t line = 0; line < kBytes; line += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(group) + kPrefetchBytes + line, _MM_HINT_T0);
-    }
-  }
+  AVX2_INLINE static void Prefetch(const std::byte* group) { PrefetchAhead(group, kBytes); }
 };
 
 // A group unpacked to bytes, in the order of use, with its scales and offsets as float32 behind it.
@@ -122,6 +117,7 @@ template <int kRows, int kPlanes, class Group>
         }
       }
     }
+    LoadNothingEarlier();
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m256 scale = Group::Scale(weights, half), offset = Group::Offset(weights, half);
@@ -153,9 +149,9 @@ struct QuadKernel {
   using Rows = QuadRows<kPlanes>;
   using Packed = PackedGroup<kPanelFormat>;
   static constexpr PanelFormat kFormat = kPanelFormat;
-  static constexpr uint32_t kChunkUnits = 24;
+  static constexpr uint32_t kChunkUnits = 12;
   static constexpr size_t kChunkBytes = kChunkUnits * kUnpackedGroupBytes;
-  static constexpr uint32_t kDirectRowsMax = kPlanes == 1 ? 8 : 4;
+  static constexpr uint32_t kDirectRowsMax = kPlanes == 1 ? 8 : 6;
 
   static const std::byte* Unpack(const std::byte* packed, uint32_t units, std::byte* chunk) {
     std::byte* to = chunk;

@@ -33,16 +33,32 @@ inline constexpr uint32_t kRowBlock = 256;
 template <class Rows>
 using PanelTile = void (*)(const std::byte* weights, uint32_t units, const Rows& rows, float* sums);
 
+// Packed weights that will be needed when all tiles of a chunk are done: each tile fetches a part
+// of them first, so that memory works while the tiles compute.
+struct ComingWeights {
+  const std::byte* begin;
+  size_t bytes;
+
+  // The part of one in `tile_count` tiles.
+  void Prefetch(uint32_t tile, uint32_t tile_count) const {
+    const size_t end = bytes * (tile + 1) / tile_count;
+    for (size_t at = bytes * tile / tile_count / 64 * 64; at < end; at += 64) {
+      __builtin_prefetch(begin + at);
+    }
+  }
+};
+
 // Runs tiles over `row_count` rows in heights that differ by one at most: 8 rows are 4 + 4 where
 // the highest tile has 6, not 6 + 2.
 template <class Rows, size_t kHeightMax>
 void RunTiles(const std::array<PanelTile<Rows>, kHeightMax>& tiles, const std::byte* weights,
               uint32_t units, const Activations& x, uint32_t first_row, uint32_t row_count,
-              uint32_t first_unit, float* sums) {
+              uint32_t first_unit, const ComingWeights& coming, float* sums) {
   const uint32_t tile_count = (row_count + kHeightMax - 1) / kHeightMax;
   for (uint32_t tile = 0; tile < tile_count; ++tile) {
     const uint32_t begin = row_count * tile / tile_count;
     const uint32_t end = row_count * (tile + 1) / tile_count;
+    if (tile_count > 1) coming.Prefetch(tile, tile_count);
     tiles[end - begin - 1](weights, units, Rows(x, first_row + begin, first_unit),
                            sums + begin * kPanelOutputs);
   }
@@ -56,6 +72,12 @@ void ProductByPanels(const PanelProductArgs& args) {
   alignas(64) std::byte chunk[Kernel::kChunkBytes];
   const uint32_t outputs = args.weight->rows();
   const uint32_t unit_count = args.weight->cols() / kUnit.k;
+  // What follows `units` units from `begin` on in this share, as much again at most.
+  const std::byte* const share_end = args.weight->panel(args.panel_end);
+  const auto coming = [&](const std::byte* begin, uint32_t units) {
+    const size_t bytes = size_t{units} * kUnit.bytes;
+    return ComingWeights{begin + bytes, std::min<size_t>(bytes, share_end - (begin + bytes))};
+  };
 
   for (uint32_t panel = args.panel_begin; panel < args.panel_end; ++panel) {
     const std::byte* const packed = args.weight->panel(panel);
@@ -65,13 +87,15 @@ void ProductByPanels(const PanelProductArgs& args) {
       const uint32_t row_count = std::min(kRowBlock, args.row_end - row);
       std::fill_n(sums, row_count * kPanelOutputs, 0.0f);
       if (row_count <= Kernel::kDirectRowsMax) {
-        RunTiles<Rows>(Kernel::kDirectTiles, packed, unit_count, args.x, row, row_count, 0, sums);
+        RunTiles<Rows>(Kernel::kDirectTiles, packed, unit_count, args.x, row, row_count, 0,
+                       coming(packed, unit_count), sums);
       } else {
         for (uint32_t unit = 0; unit < unit_count; unit += Kernel::kChunkUnits) {
           const uint32_t units = std::min<uint32_t>(Kernel::kChunkUnits, unit_count - unit);
-          const std::byte* const unpacked =
-              Kernel::Unpack(packed + size_t{unit} * kUnit.bytes, units, chunk);
-          RunTiles<Rows>(Kernel::kTiles, unpacked, units, args.x, row, row_count, unit, sums);
+          const std::byte* const source = packed + size_t{unit} * kUnit.bytes;
+          const std::byte* const unpacked = Kernel::Unpack(source, units, chunk);
+          RunTiles<Rows>(Kernel::kTiles, unpacked, units, args.x, row, row_count, unit,
+                         coming(source, units), sums);
         }
       }
       for (uint32_t i = 0; i < row_count; ++i) {
