@@ -12,7 +12,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_plan.h"
-#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/thread_pool.h"
 #include "tests/attention_cache.h"
 #include "tests/reference_ops.h"
 

@@ -26,10 +26,11 @@
 // keeps its scratch memory (at most about 1 MB plus 16 MB on the calling thread) until it ends.
 #pragma once
 
-#include "kernels/cpu/thread_pool.h"
 #include "kernels/ops.h"
 
 namespace cairn {
+
+class ThreadPool;
 
 inline constexpr uint32_t kHeadDimMax = 256;
 inline constexpr uint32_t kContextMax = 1u << 20;

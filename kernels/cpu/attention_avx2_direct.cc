@@ -1,99 +1,17 @@
 #include "kernels/cpu/attention_avx2.h"
+#include "kernels/cpu/attention_avx2_read_ahead.h"
 
 namespace cairn::avx2 {
 namespace {
 
-constexpr uint32_t kRunTiles = 2;
-
-// A piece is the keys or the values of a tile of 16 positions with one KV head. The pieces of a
-// span are read in this order: all keys, then all values; of either, for each run of kRunTiles
-// tiles, for each head, the tiles of the run.
-//
-// ReadAhead walks the pieces of all spans of a strip in that order, ahead of the arithmetic, which
-// prefetches what it names. The processor's own prefetching does not see that blocks follow one
-// another.
-class ReadAhead {
- public:
-  ReadAhead(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
-            uint32_t span_end, const void* idle)
-      : shape_(shape),
-        strip_(strip),
-        span_end_(span_end),
-        idle_(static_cast<const std::byte*>(idle)),
-        span_(span_begin) {
-    EnterSpan();
-  }
-
-  size_t piece_bytes() const { return size_t{shape_.head_dim} * kTileTokens * 2; }
-
-  // The next piece, unless `count_max` were named already or there is no other: then some memory
-  // that is in the cache anyway.
-  const std::byte* Next(uint64_t count_max) {
-    if (count_ >= count_max || span_ == span_end_) return idle_;
-    ++count_;
-    const std::byte* const piece = Piece();
-    if (++tile_ < run_end_) return piece;
-    if (++head_ < strip_.kv_head_count) {
-      tile_ = run_begin_;
-      return piece;
-    }
-    head_ = 0;
-    if (run_end_ < tile_count_) {
-      BeginRun(run_end_);
-    } else if (!values_) {
-      values_ = true;
-      BeginRun(0);
-    } else {
-      ++span_;
-      EnterSpan();
-    }
-    return piece;
-  }
-
- private:
-  void EnterSpan() {
-    values_ = false;
-    if (span_ == span_end_) return;
-    const uint32_t seen = strip_.first_position + 1 - span_ * kAttentionSpan;
-    tile_count_ = TileCount(Smaller(kAttentionSpan, seen));
-    BeginRun(0);
-  }
-  void BeginRun(uint32_t tile) {
-    run_begin_ = tile_ = tile;
-    run_end_ = Smaller(tile_count_, tile + kRunTiles);
-  }
-  // With more than one tile in a block the keys of a tile are not together; each tile then stands
-  // for its share of the block.
-  const std::byte* Piece() const {
-    const uint32_t position = span_ * kAttentionSpan + tile_ * kTileTokens;
-    const size_t part = values_ ? shape_.value_offset : shape_.key_offset;
-    return strip_.Block(shape_, position,
-                        part + (strip_.kv_head_begin + head_) * shape_.head_bytes) +
-           shape_.PlaceInBlock(position) * size_t{2} * shape_.head_dim;
-  }
-
-  const AttentionShape& shape_;
-  const AttentionStrip& strip_;
-  const uint32_t span_end_;
-  const std::byte* const idle_;
-  uint64_t count_ = 0;  // pieces named
-  uint32_t span_;
-  bool values_ = false;
-  uint32_t tile_count_ = 0;  // of the span
-  uint32_t run_begin_ = 0;
-  uint32_t run_end_ = 0;
-  uint32_t tile_ = 0;
-  uint32_t head_ = 0;
-};
-
-// How far reading runs ahead, and how much further while the softmax of a span reads nothing.
+// How far prefetching runs ahead.
 constexpr uint64_t kLeadBytes = 12 * 1024;
-constexpr uint64_t kPauseLeadBytes = 8 * 1024;
 
 constexpr uint32_t kTileQueriesMax = kDirectGroupMax / 2;
 // Tiles of keys that are multiplied at once, so that there are enough sums to keep the multipliers
 // busy and no more than there are registers.
-constexpr int TilesAtOnce(int queries) { return queries == 1 ? 4 : queries <= 3 ? 2 : 1; }
+constexpr int TilesAtOnce(int queries) { return queries <= 3 ? 2 : 1; }
+static_assert(kRunTiles == 2);
 // The same for values, in vectors of 8 dimensions.
 constexpr int VectorsAtOnce(int queries) { return queries == 1 ? 8 : queries <= 3 ? 4 : 2; }
 
@@ -204,7 +122,7 @@ template <int kQueries, int kVectors>
   }
 }
 
-// One row of a strip.
+// The one row of a strip.
 class DirectRow {
  public:
   DirectRow(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
@@ -214,13 +132,14 @@ class DirectRow {
         scratch_(scratch),
         query_count_(strip.kv_head_count * shape.group),
         ahead_(shape, strip, span_begin, span_end, scratch.scores),
-        lead_(kLeadBytes / ahead_.piece_bytes() + 1),
-        pause_lead_(lead_ + kPauseLeadBytes / ahead_.piece_bytes() + 1) {
+        lead_(kLeadBytes / ahead_.piece_bytes() + 1) {
     for (uint32_t i = 0; i < query_count_; ++i) {
       ScaleQuery(strip.q + size_t{i} * shape.head_dim, shape.head_dim,
                  scratch.queries + i * kQueryStride);
     }
-    for (uint64_t i = 0; i < lead_; ++i) PrefetchPiece(lead_);
+    for (uint64_t i = 0; i < lead_; ++i) {
+      PrefetchBytes<_MM_HINT_T0>(ahead_.Next(lead_), ahead_.piece_bytes());
+    }
   }
 
   void AttendSpan(uint32_t first_token, uint32_t token_count, const AttentionSums& sums) {
@@ -229,7 +148,6 @@ class DirectRow {
       scratch_.max[i] = MaskRow(scratch_.scores + i * kQueryStride, token_count);
     }
     for (uint32_t i = 0; i < query_count_; ++i) {
-      PrefetchPiece(done_ + pause_lead_);
       scratch_.sum[i] =
           ExponentiateRow(scratch_.scores + i * kQueryStride, token_count, scratch_.max[i]);
     }
@@ -238,10 +156,6 @@ class DirectRow {
   }
 
  private:
-  void PrefetchPiece(uint64_t count_max) {
-    PrefetchBytes<_MM_HINT_T0>(ahead_.Next(count_max), ahead_.piece_bytes());
-  }
-
   // Calls f(constant R, i) for one or two tiles of R queries from i that cover the head's.
   template <class F>
   AVX2_INLINE void ForQueryTiles(uint32_t head, F&& f) {
@@ -264,14 +178,14 @@ class DirectRow {
 
   // The tiles of a run from `position`; a tile lies at tile_stride times its place in its block.
   Run FindRun(uint32_t position, uint32_t tile_count, size_t part, uint32_t head,
-              size_t tile_stride, uint64_t lead) {
+              size_t tile_stride) {
     Run run;
     done_ += tile_count;
     part += (strip_.kv_head_begin + head) * shape_.head_bytes;
     for (uint32_t i = 0; i < tile_count; ++i, position += kTileTokens) {
       run.tiles[i] = strip_.Block(shape_, position, part) +
                      shape_.PlaceInBlock(position) / kTileTokens * tile_stride;
-      run.ahead[i] = ahead_.Next(done_ + lead);
+      run.ahead[i] = ahead_.Next(done_ + lead_);
     }
     return run;
   }
@@ -282,7 +196,7 @@ class DirectRow {
       const uint32_t first = first_tile * kTileTokens;
       const uint32_t tile_count = Smaller(kRunTiles, TileCount(token_count - first));
       const Run run =
-          FindRun(first_token + first, tile_count, shape_.key_offset, head, kTileTokens * 2, lead_);
+          FindRun(first_token + first, tile_count, shape_.key_offset, head, kTileTokens * 2);
       ForQueryTiles(head, [&](auto queries, uint32_t query) {
         constexpr int kTiles = TilesAtOnce(queries);
         const float* from = scratch_.queries + query * kQueryStride;
@@ -308,7 +222,7 @@ class DirectRow {
       const uint32_t first = first_tile * kTileTokens;
       const uint32_t tokens = Smaller(kRunTiles * kTileTokens, token_count - first);
       const Run run = FindRun(first_token + first, TileCount(tokens), shape_.value_offset, head,
-                              ahead_.piece_bytes(), pause_lead_);
+                              ahead_.piece_bytes());
       ForQueryTiles(head, [&](auto queries, uint32_t query) {
         WeighRun<queries, VectorsAtOnce(queries)>(
             scratch_.scores + query * kQueryStride + first, tokens, run, shape_.head_dim, 0,
@@ -340,9 +254,8 @@ class DirectRow {
   const AttentionScratch& scratch_;
   const uint32_t query_count_;
   ReadAhead ahead_;
-  const uint64_t lead_;        // pieces
-  const uint64_t pause_lead_;  // from the softmax to the end of the span
-  uint64_t done_ = 0;          // pieces read
+  const uint64_t lead_;  // pieces
+  uint64_t done_ = 0;    // pieces read
 };
 
 }  // namespace

@@ -27,21 +27,19 @@ struct Span {
     const uint32_t position = first_token + tokens;
     return position > strip.first_position ? position - strip.first_position : 0;
   }
-  // How many of the span's positions the row sees; it sees one at least.
-  uint32_t SeenBy(const AttentionStrip& strip, uint32_t row) const {
-    return Smaller(token_count, strip.first_position + row + 1 - first_token);
-  }
 };
 
-// Calls f(constant R, i) for tiles of R queries from i that cover [begin, end), as even as can be.
+// Calls f(constant R, i) for tiles of R queries from i that cover [begin, end), which is not empty,
+// as even as can be.
 template <class F>
 inline void ForQueryTiles(uint32_t begin, uint32_t end, F&& f) {
-  const uint32_t count = end - begin;
-  const uint32_t tiles = (count + kTileQueries - 1) / kTileQueries;
+  const uint32_t tiles = (end - begin + kTileQueries - 1) / kTileQueries;
+  const uint32_t smaller = (end - begin) / tiles;
+  const uint32_t larger_count = (end - begin) % tiles;
   for (uint32_t tile = 0; tile < tiles; ++tile) {
-    const uint32_t tile_begin = begin + count * tile / tiles;
-    const uint32_t tile_end = begin + count * (tile + 1) / tiles;
-    WithConstant<kTileQueries>(tile_end - tile_begin, [&](auto rows) { f(rows, tile_begin); });
+    const uint32_t size = smaller + (tile < larger_count);
+    WithConstant<kTileQueries>(size, [&](auto queries) { f(queries, begin); });
+    begin += size;
   }
 }
 
@@ -148,13 +146,13 @@ void ScoreSpan(const Head& head, const Span& span) {
     Prefetch(head, position + tokens, kPanelTokens, head.key_offset);
     Prefetch(head, position, tokens, head.value_offset);
     const uint32_t first_query = span.FirstRow(head.strip, begin) * shape.group;
-    ForQueryTiles(first_query, head.query_count, [&](auto rows, uint32_t query) {
-      const uint32_t last_row = (query + rows - 1) / shape.group;
-      const uint32_t tiles = TileCount(Smaller(tokens, span.SeenBy(head.strip, last_row) - begin));
+    ForQueryTiles(first_query, head.query_count, [&](auto queries, uint32_t query) {
+      const uint32_t seen = scratch.seen[query + queries - 1];  // by the last
+      const uint32_t tiles = TileCount(Smaller(tokens, seen - begin));
       for (uint32_t tile = 0; tile < tiles; ++tile) {
-        ScoreTile<rows>(scratch.queries + query * kQueryStride, scratch.panel + tile * panel_stride,
-                        shape.head_dim,
-                        scratch.scores + query * kQueryStride + begin + tile * kTileTokens);
+        ScoreTile<queries>(scratch.queries + query * kQueryStride,
+                           scratch.panel + tile * panel_stride, shape.head_dim,
+                           scratch.scores + query * kQueryStride + begin + tile * kTileTokens);
       }
     });
   }
@@ -166,11 +164,11 @@ void WeighSpan(const Head& head, const Span& span, uint32_t first_query, float* 
   for (uint32_t slice = 0; slice < shape.head_dim; slice += kSliceDims) {
     const uint32_t dims = Smaller(kSliceDims, shape.head_dim - slice);
     LoadValues(head, span, slice, dims);
-    ForQueryTiles(first_query, head.query_count, [&](auto rows, uint32_t query) {
-      const uint32_t last_row = (query + rows - 1) / shape.group;
-      WeighTile<rows>(scratch.scores + query * kQueryStride, scratch.panel,
-                      span.SeenBy(head.strip, last_row), scratch.keep + query, scratch.add + query,
-                      values + size_t{query} * shape.head_dim + slice, shape.head_dim, dims);
+    ForQueryTiles(first_query, head.query_count, [&](auto queries, uint32_t query) {
+      WeighTile<queries>(scratch.scores + query * kQueryStride, scratch.panel,
+                         scratch.seen[query + queries - 1], scratch.keep + query,
+                         scratch.add + query, values + size_t{query} * shape.head_dim + slice,
+                         shape.head_dim, dims);
     });
   }
 }
@@ -179,7 +177,14 @@ void WeighSpan(const Head& head, const Span& span, uint32_t first_query, float* 
 void AttendSpan(const Head& head, const Span& span, uint32_t first, const AttentionSums& sums) {
   const AttentionShape& shape = head.shape;
   const AttentionScratch& scratch = head.scratch;
-  const uint32_t first_query = span.FirstRow(head.strip, 0) * shape.group;
+  const uint32_t first_row = span.FirstRow(head.strip, 0);
+  const uint32_t first_query = first_row * shape.group;
+  uint32_t* seen = scratch.seen + first_query;
+  for (uint32_t row = first_row; row < head.strip.row_count; ++row, seen += shape.group) {
+    const uint32_t end = head.strip.first_position + row + 1;
+    const uint32_t count = Smaller(span.token_count, end - span.first_token);
+    for (uint32_t i = 0; i < shape.group; ++i) seen[i] = count;
+  }
   ScoreSpan(head, span);
   for (uint32_t i = 0; i < first_query; ++i) {
     scratch.max[i] = -std::numeric_limits<float>::infinity();
@@ -190,12 +195,11 @@ void AttendSpan(const Head& head, const Span& span, uint32_t first, const Attent
   for (uint32_t begin = first_query; begin < head.query_count; begin += kQueryPad) {
     const uint32_t end = Smaller(begin + kQueryPad, head.query_count);
     for (uint32_t i = begin; i < end; ++i) {
-      scratch.max[i] =
-          MaskRow(scratch.scores + i * kQueryStride, span.SeenBy(head.strip, i / shape.group));
+      scratch.max[i] = MaskRow(scratch.scores + i * kQueryStride, scratch.seen[i]);
     }
     for (uint32_t i = begin; i < end; ++i) {
-      scratch.sum[i] = ExponentiateRow(scratch.scores + i * kQueryStride,
-                                       span.SeenBy(head.strip, i / shape.group), scratch.max[i]);
+      scratch.sum[i] =
+          ExponentiateRow(scratch.scores + i * kQueryStride, scratch.seen[i], scratch.max[i]);
     }
   }
   for (uint32_t i = 0; i < head.query_count; i += kQueryPad) {

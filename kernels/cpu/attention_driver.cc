@@ -12,6 +12,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/attention_strip.h"
+#include "kernels/cpu/thread_pool.h"
 
 namespace cairn {
 namespace {
@@ -66,7 +67,7 @@ ThreadScratch ReserveScratch(size_t queries, size_t head_dim) {
   static thread_local FloatBuffer buffer;  // see attention.h
   const size_t padded = PadQueries(queries) + 16;
   Carver carver{
-      buffer.Reserve(padded * (2 * kQueryStride + 2 * head_dim + 6) + kAttentionPanelFloats)};
+      buffer.Reserve(padded * (2 * kQueryStride + 2 * head_dim + 7) + kAttentionPanelFloats)};
   ThreadScratch out;
   out.scratch.queries = carver.Take(padded * kQueryStride);
   out.scratch.scores = carver.Take(padded * kQueryStride);
@@ -75,6 +76,7 @@ ThreadScratch ReserveScratch(size_t queries, size_t head_dim) {
   out.scratch.add = carver.Take(padded);
   out.scratch.max = carver.Take(padded);
   out.scratch.sum = carver.Take(padded);
+  out.scratch.seen = reinterpret_cast<uint32_t*>(carver.Take(padded));
   out.scratch.panel = carver.Take(kAttentionPanelFloats);
   out.sums.max = carver.Take(padded);
   out.sums.sum = carver.Take(padded);
@@ -97,6 +99,33 @@ void Clear(const AttentionSums& sums, size_t queries, size_t head_dim) {
   std::fill_n(sums.values, queries * head_dim, 0.0f);
 }
 
+struct SpanTask {
+  uint32_t strip;  // index into the plan's split strips
+  uint32_t span;
+  AttentionSums sums;  // of this span alone
+};
+// The spans of one strip in a wave, for some of its queries.
+struct MergeTask {
+  size_t task_begin;
+  size_t task_end;
+  uint32_t query_begin;
+  uint32_t query_end;
+};
+
+// What a calling thread keeps from one call to the next, so that a call allocates nothing.
+struct CallerMemory {
+  FloatBuffer sums;
+  AttentionPlan plan;
+  std::vector<AttentionSums> totals;  // of each split strip, over the waves so far
+  std::vector<SpanTask> tasks;        // of the wave; a strip's are together and in order
+  std::vector<MergeTask> merges;      // of the wave
+};
+
+CallerMemory& MemoryOfThread() {
+  static thread_local CallerMemory memory;  // see attention.h
+  return memory;
+}
+
 // One call.
 class Run {
  public:
@@ -104,19 +133,6 @@ class Run {
   void Execute();
 
  private:
-  struct SpanTask {
-    uint32_t strip;  // index into plan_.split
-    uint32_t span;
-    AttentionSums sums;  // of this span alone
-  };
-  // The spans of one strip in a wave, for some of its queries.
-  struct MergeTask {
-    size_t task_begin;
-    size_t task_end;
-    uint32_t query_begin;
-    uint32_t query_end;
-  };
-
   uint32_t QueryCount(const AttentionStripPlan& strip) const {
     return strip.kv_head_count * strip.row_count * shape_.group;
   }
@@ -134,14 +150,14 @@ class Run {
   const AttentionKernels& kernels_;
   ThreadPool& pool_;
   AttentionShape shape_{};
-  AttentionPlan plan_;
+  CallerMemory& memory_ = MemoryOfThread();
+  const AttentionPlan& plan_ = memory_.plan;
+  std::vector<SpanTask>& tasks_ = memory_.tasks;
   uint32_t query_count_max_ = 0;
 
-  float* wave_memory_ = nullptr;
-  std::vector<AttentionSums> totals_;  // of each split strip, over the waves so far
-  uint32_t next_strip_ = 0;            // where the next wave begins
+  float* wave_sums_ = nullptr;
+  uint32_t next_strip_ = 0;  // where the next wave begins
   uint32_t next_span_ = 0;
-  std::vector<SpanTask> tasks_;  // of the wave; a strip's are together and in order
 };
 
 Run::Run(const PagedAttentionArgs& args, const AttentionKernels& kernels, ThreadPool& pool)
@@ -165,7 +181,8 @@ Run::Run(const PagedAttentionArgs& args, const AttentionKernels& kernels, Thread
   shape_.value_offset = layout.value_offset(args.layer, 0);
   shape_.head_bytes = layout.head_bytes();
 
-  PlanAttention(args.segments, layout.kv_head_count, shape_.group, pool.thread_count(), plan_);
+  PlanAttention(args.segments, layout.kv_head_count, shape_.group, pool.thread_count(),
+                memory_.plan);
   for (const auto& strip : plan_.whole)
     query_count_max_ = std::max(query_count_max_, QueryCount(strip));
   for (const auto& strip : plan_.split)
@@ -206,7 +223,6 @@ void Run::Execute() {
 }
 
 void Run::PrepareTotals() {
-  static thread_local FloatBuffer buffer;  // see attention.h
   size_t total_floats = 0;
   size_t span_floats = 0;
   for (const AttentionStripPlan& strip : plan_.split) {
@@ -214,12 +230,13 @@ void Run::PrepareTotals() {
     total_floats += floats;
     span_floats += strip.span_count * floats;
   }
-  wave_memory_ = buffer.Reserve(total_floats + std::min(span_floats, kWaveFloatsMax));
+  wave_sums_ = memory_.sums.Reserve(total_floats + std::min(span_floats, kWaveFloatsMax));
+  memory_.totals.clear();
   for (const AttentionStripPlan& strip : plan_.split) {
     const uint32_t queries = QueryCount(strip);
-    totals_.push_back(SumsAt(wave_memory_, queries));
-    Clear(totals_.back(), queries, shape_.head_dim);
-    wave_memory_ += SumsFloats(queries, shape_.head_dim);
+    memory_.totals.push_back(SumsAt(wave_sums_, queries));
+    Clear(memory_.totals.back(), queries, shape_.head_dim);
+    wave_sums_ += SumsFloats(queries, shape_.head_dim);
   }
 }
 
@@ -233,7 +250,7 @@ void Run::PlanWave() {
     CHECK(floats <= kWaveFloatsMax);
     for (; next_span_ < strip.span_count; ++next_span_) {
       if (used + floats > kWaveFloatsMax) return;
-      tasks_.push_back({next_strip_, next_span_, SumsAt(wave_memory_ + used, queries)});
+      tasks_.push_back({next_strip_, next_span_, SumsAt(wave_sums_ + used, queries)});
       used += floats;
     }
   }
@@ -254,7 +271,8 @@ void Run::AttendSpan(const SpanTask& task) const {
 }
 
 void Run::MergeWave() {
-  std::vector<MergeTask> merges;
+  std::vector<MergeTask>& merges = memory_.merges;
+  merges.clear();
   size_t work = 0;
   for (size_t begin = 0, end = 0; begin < tasks_.size(); begin = end) {
     while (end < tasks_.size() && tasks_[end].strip == tasks_[begin].strip) ++end;
@@ -274,7 +292,7 @@ void Run::MergeWave() {
 void Run::MergeSpans(const MergeTask& merge) const {
   const SpanTask& last = tasks_[merge.task_end - 1];
   const AttentionStripPlan& plan = plan_.split[last.strip];
-  const AttentionSums& total = totals_[last.strip];
+  const AttentionSums& total = memory_.totals[last.strip];
   for (size_t i = merge.task_begin; i < merge.task_end; ++i) {
     kernels_.merge(shape_, total, tasks_[i].sums, merge.query_begin, merge.query_end);
   }

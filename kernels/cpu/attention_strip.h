@@ -10,10 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cpu/thread_pool.h"
 #include "kernels/ops.h"
 
 namespace cairn {
+
+class ThreadPool;
 
 // Queries are merged 8 at a time, so the arrays over queries are padded to a multiple of this.
 inline constexpr uint32_t kQueryPad = 8;
@@ -70,7 +71,8 @@ struct AttentionScratch {
   float* add;      // [query], factor of the span
   float* max;      // [query], of the span
   float* sum;      // [query]
-  float* panel;    // [kPanelFloats]
+  uint32_t* seen;  // [query], positions of the span that its row may see
+  float* panel;    // [kAttentionPanelFloats]
 };
 // Room for a panel of 64 keys of the largest head, or of a whole span's values of 16 dimensions.
 inline constexpr size_t kAttentionPanelFloats = size_t{64} * 256;

@@ -21,6 +21,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/host_memory.h"
+#include "kernels/cpu/thread_pool.h"
 #include "tests/bench/machine_peaks.h"
 
 namespace cairn {
