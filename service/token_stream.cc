@@ -148,8 +148,9 @@ class TokenStream final : public ByteStream,
 
   std::mutex mutex_;  // of all below
   PendingOutput pending_;
-  grpc::ByteBuffer
-      message_;  // while `writing_`, or once `finished_`: of the thread that decided so
+  // While `writing_` and once `finished_`, this is gRPC's, or the thread's that is about to write
+  // it.
+  grpc::ByteBuffer message_;
   std::optional<StreamId> stream_;
   std::optional<StreamEnd> end_;  // does not change once set
   bool writing_ = false;

@@ -347,25 +347,53 @@ TEST_F(ServiceTest, LookupPrefixCountsWhatIsHeldUnderTheSalt) {
   EXPECT_EQ(held.device_tokens(), 0);
 }
 
-TEST_F(ServiceTest, ReadTokensReadsAnyRangeInSeveralMessages) {
-  v1::CreateSessionRequest create;
-  create.set_session_id("a");
-  std::string text;
-  for (int i = 0; i < 1900; ++i) text += static_cast<char>('a' + i % 7);
-  create.mutable_content()->set_text(text);
-  v1::Session session;
-  {
-    grpc::ClientContext context;
-    ASSERT_TRUE(harness_.sessions().CreateSession(&context, create, &session).ok());
-  }
+TEST_F(ServiceTest, ReadTokensReadsAnyRange) {
+  const std::string text = "abcdefg and so on, and so on";
+  const int64_t count = harness_.Create("a", text).token_count();
   std::string read_text;
   const std::vector<uint32_t> all = ReadTokens("sessions/a", 0, 0, &read_text);
-  EXPECT_EQ(static_cast<int64_t>(all.size()), session.token_count());
+  EXPECT_EQ(static_cast<int64_t>(all.size()), count);
   EXPECT_EQ(read_text, text);
   const std::vector<uint32_t> part = ReadTokens("sessions/a", 10, 5);
   EXPECT_THAT(part, ElementsAreArray(all.begin() + 10, all.begin() + 15));
-  EXPECT_THAT(ReadTokens("sessions/a", session.token_count()), IsEmpty());
-  EXPECT_THAT(ReadTokens("sessions/a", session.token_count() - 2, 100), SizeIs(2));
+  EXPECT_THAT(ReadTokens("sessions/a", count), IsEmpty());
+  EXPECT_THAT(ReadTokens("sessions/a", count - 2, 100), SizeIs(2));
+}
+
+TEST(ServiceReadTokens, LongSessionsComeInSeveralMessages) {
+  ServiceOptions options;
+  options.model.context_length = 20'000;
+  ServiceHarness harness(options);
+  v1::CreateSessionRequest create;
+  create.set_session_id("a");
+  v1::TokenIds& ids = *create.mutable_content()->mutable_tokens();
+  for (uint32_t i = 0; i < 10'000; ++i) ids.add_ids(3 + 'a' + i % 26);  // a byte a token
+  v1::Session session;
+  grpc::ClientContext create_context;
+  ASSERT_TRUE(harness.sessions().CreateSession(&create_context, create, &session).ok());
+
+  v1::ReadTokensRequest request;
+  request.set_name("sessions/a");
+  for (const int64_t wanted : {0, 9'000}) {
+    request.set_token_count(wanted);
+    const int64_t expected = wanted == 0 ? ids.ids_size() : wanted;
+    grpc::ClientContext context;
+    auto stream = harness.sessions().ReadTokens(&context, request);
+    v1::ReadTokensResponse message;
+    int64_t count = 0;
+    int message_count = 0;
+    std::string text;
+    while (stream->Read(&message)) {
+      EXPECT_EQ(message.position(), count);
+      for (const uint32_t id : message.token_ids()) EXPECT_EQ(id, ids.ids(count++));
+      text += message.text();
+      ++message_count;
+    }
+    EXPECT_TRUE(stream->Finish().ok());
+    EXPECT_EQ(count, expected);
+    EXPECT_EQ(message_count, 3);
+    EXPECT_EQ(text.size(), static_cast<size_t>(expected));
+  }
 }
 
 TEST_F(ServiceTest, StatsCountSessionsStepsAndBlocks) {
