@@ -1,9 +1,10 @@
 // Measures the engine, all parts in (embedding, norms, RoPE, attention, sampling, KV writes): the
 // rate of prefill and of decoding by context and streams, and the time to the first token of a
-// prompt that is on the device already. Prints one JSON object a case and run; tools/bench.py
-// alternates it with other engines and draws the table.
+// prompt that is on the device already. Prints one JSON object about the model, with what a token
+// costs, and then one for each case and run; tools/bench.py alternates it with other engines and
+// draws the table.
 //
-//   engine_bench MODEL [--threads N] [--compute exact|fast] [--repeat N] CASE...
+//   engine_bench MODEL [--threads N] [--compute exact|fast] [--chunk TOKENS] [--repeat N] CASE...
 //   CASE: prefill:TOKENS | decode:CONTEXT:STREAMS | cached:TOKENS
 #include <chrono>
 #include <cstdio>
@@ -137,6 +138,25 @@ class Bench {
   uint64_t next_id_ = 0;
 };
 
+// What the figures are held against the machine's peaks with: a step reads all weights and the KV
+// of every position that it attends to; a token multiplies with the weights of all layers (the
+// output matrix is for the last token of a prompt alone) and attends in every layer and head.
+void PrintCosts(const Model& model) {
+  const ModelConfig& config = model.config();
+  const uint64_t query_width = uint64_t{config.head_count} * config.head_dim;
+  const uint64_t layer_parameters =
+      uint64_t{config.layer_count} *
+      (2 * query_width * config.width + 3ull * config.ffn_width * config.width +
+       2ull * config.kv_head_count * config.head_dim * config.width);
+  std::printf(
+      "{\"weight_bytes\":%zu,\"kv_bytes_per_token\":%zu,\"flop_per_token\":%llu,"
+      "\"attention_flop_per_position\":%llu}\n",
+      model.weight_bytes(), model.kv_layout().token_bytes(),
+      static_cast<unsigned long long>(2 * layer_parameters),
+      static_cast<unsigned long long>(4 * config.layer_count * query_width));
+  std::fflush(stdout);
+}
+
 int Usage() {
   std::fprintf(stderr,
                "usage: engine_bench MODEL [--threads N] [--compute exact|fast] [--chunk TOKENS]\n"
@@ -174,6 +194,7 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "engine_bench: %s\n", loaded.status().ToString().c_str());
     return 1;
   }
+  PrintCosts(*loaded->parts.model);
   EngineCore core(std::move(loaded->parts), loaded->config, clock, 1);
   Bench bench(core, ComputeModeName(options.mode));
   for (int run = 0; run < repeat; ++run) {
