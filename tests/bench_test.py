@@ -1,0 +1,230 @@
+"""tools/bench.py without an engine: commands, what the engines print, medians, ratios, tables, and who sits out."""
+
+import contextlib
+import io
+import json
+import pathlib
+import stat
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+
+import bench
+import bench_report
+from bench_contestants import ROWS, BenchError, Cairn, LlamaCpp, llama_cpp, run
+
+BY_NAME = {row.name: row for row in ROWS}
+
+LLAMA_BENCH = (
+    '{"build_commit": "0c1e570", "cpu_info": "A", "model_type": "llama 256M Q4_1", "n_threads": 2, "flash_attn": %d, '
+    '"n_prompt": %d, "n_gen": %d, "n_depth": %d, "avg_ns": 4399382179, "avg_ts": %f, "samples_ts": [ 1 ]}\n')
+BATCHED_BENCH = (
+    'some log line\n{"n_kv_max": 2560, "flash_attn": %d, "n_threads": 2, "pp": %d, "tg": %d, "pl": %d, "n_kv": 1280, '
+    '"t_pp": 5.82, "speed_pp": 175.9, "t_tg": 1.5, "speed_tg": %f, "t": 7.3, "speed": 174.0}\n\n')
+ENGINE_BENCH = (
+    '{"weight_bytes":96436224,"kv_bytes_per_token":23040,"flop_per_token":212336640,'
+    '"attention_flop_per_position":69120}\n'
+    '{"case":"decode","context":64,"streams":1,"compute":"fast","tokens_per_s":300.00}\n'
+    '{"case":"cached","context":6144,"streams":1,"compute":"fast","ms":14.25}\n')
+KERNEL_BENCH = """\
+2 threads: FMA peak 204 GFLOP/s, stream 30.5 GB/s
+GFLOP/s (/ FMA peak) at M =            1            8          128   GB/s at M = 1 (/ stream)
+Q4_1  1536 x 576   fast      106 (0.52)    375 (1.84)    432 (2.12)    33.0 (1.08)
+F32   1536 x 576   exact      15 (0.07)    112 (0.55)    194 (0.95)    28.1 (0.92)
+"""
+ATTENTION_BENCH = """\
+2 threads: FMA peak 204.0 GFLOP/s, read peak 30.0 GB/s
+decode   batch 1 rows   1 at 7999:   10.400 ms    52.1 GFLOP/s   26 %   18.0 GB/s   60 %
+prefill  batch 1 rows 512 at    0:   12.000 ms   150.0 GFLOP/s   74 %    1.0 GB/s    3 %
+"""
+
+
+def cairn(mode="fast"):
+    return Cairn(pathlib.Path("engine_bench"), pathlib.Path("m.gguf"), mode, 2)
+
+
+def llama(quantisation="Q4_1", flash_attention=0):
+    return LlamaCpp(pathlib.Path("bin"), pathlib.Path("m.gguf"), quantisation, flash_attention, 2)
+
+
+def words(command):
+    return " ".join(map(str, command))
+
+
+class Contestants(unittest.TestCase):
+    def test_commands(self):
+        self.assertEqual(words(cairn().command(BY_NAME["prefill-512"])),
+                         "engine_bench m.gguf --threads 2 --compute fast --repeat 1 prefill:512")
+        self.assertTrue(words(cairn("exact").command(BY_NAME["decode-8x128"])).endswith("--repeat 1 decode:128:8"))
+        self.assertTrue(words(cairn().command(BY_NAME["cached-6144"])).endswith("cached:6144"))
+        self.assertEqual(words(llama().command(BY_NAME["prefill-512"])),
+                         "bin/llama-bench -m m.gguf -t 2 -fa 0 -r 1 -o jsonl -p 512 -n 0")
+        self.assertEqual(words(llama("Q4_0", 1).command(BY_NAME["decode-7800"])),
+                         "bin/llama-bench -m m.gguf -t 2 -fa 1 -r 1 -o jsonl -p 0 -n 32 -d 7800 --no-warmup")
+        self.assertEqual(words(llama("Q4_0", 1).command(BY_NAME["decode-8x128"])),
+                         "bin/llama-batched-bench -m m.gguf -t 2 -tb 2 -npp 128 -ntg 32 -npl 8 -c 2560 -fa on "
+                         "--output-format jsonl")
+
+    def test_reads_what_the_engines_print(self):
+        self.assertEqual(cairn().read(BY_NAME["decode-64"], ENGINE_BENCH.rpartition('{"case":"cached"')[0]), 300.0)
+        self.assertEqual(cairn().read(BY_NAME["cached-6144"], ENGINE_BENCH), 14.25)
+        self.assertEqual(cairn().read_costs(ENGINE_BENCH)["kv_bytes_per_token"], 23040)
+        self.assertEqual(llama().read(BY_NAME["prefill-512"], LLAMA_BENCH % (0, 512, 0, 0, 244.5)), 244.5)
+        self.assertEqual(llama().read(BY_NAME["decode-4096"], LLAMA_BENCH % (0, 0, 32, 4096, 40.5)), 40.5)
+        self.assertEqual(llama("Q4_1", 1).read(BY_NAME["decode-8x128"], BATCHED_BENCH % (1, 128, 32, 8, 170.5)), 170.5)
+
+    def test_a_figure_of_another_case_is_refused(self):
+        for output in (LLAMA_BENCH % (0, 512, 0, 0, 1), LLAMA_BENCH % (1, 2048, 0, 0, 1),
+                       LLAMA_BENCH % (0, 2048, 32, 0, 1)):
+            with self.assertRaises(BenchError):
+                llama().read(BY_NAME["prefill-2048"], output)
+        with self.assertRaises(BenchError):
+            llama().read(BY_NAME["decode-8x128"], BATCHED_BENCH % (0, 128, 32, 4, 170.5))
+
+    def test_missing_llama_cpp_says_what_to_do(self):
+        with tempfile.TemporaryDirectory() as empty, self.assertRaisesRegex(BenchError, r"\./cairn bench --setup"):
+            llama_cpp(pathlib.Path(empty), pathlib.Path(empty), 2)
+
+    def test_a_program_that_fails_or_is_not_there(self):
+        with self.assertRaisesRegex(BenchError, "failed with 3:\nout of cheese"):
+            run(["sh", "-c", "echo out of cheese >&2; exit 3"])
+        with self.assertRaisesRegex(BenchError, "/nonexistent"):
+            run(["/nonexistent"])
+
+
+class Report(unittest.TestCase):
+    CONTESTANTS = [llama("Q4_1", 0), llama("Q4_1", 1), llama("Q4_0", 0), llama("Q4_0", 1), cairn("fast"), cairn("exact")]
+    SAMPLES = {
+        "prefill-512": {"llama.cpp Q4_1 -fa 0": [190, 188, 186], "llama.cpp Q4_1 -fa 1": [244],
+                        "llama.cpp Q4_0 -fa 0": [400], "llama.cpp Q4_0 -fa 1": [503, 500, 900],
+                        "cairn fast": [1400, 1509, 1600], "cairn exact": [503, 503, 503]},
+        "cached-6144": {"cairn fast": [14, 15, 16], "cairn exact": [21, 22, 23]}}
+
+    def summaries(self):
+        rows = [BY_NAME[name] for name in self.SAMPLES]
+        return rows, bench_report.summarize(rows, self.CONTESTANTS, self.SAMPLES)
+
+    def test_medians_and_the_yardstick(self):
+        prefill, cached = self.summaries()[1]
+        self.assertEqual(prefill["columns"]["llama.cpp Q4_1"], (244, "llama.cpp Q4_1 -fa 1"))
+        self.assertEqual(prefill["columns"]["llama.cpp Q4_0"], (503, "llama.cpp Q4_0 -fa 1"))
+        self.assertEqual(prefill["yardstick"], "llama.cpp Q4_0 -fa 1")
+        self.assertEqual(prefill["ratios"], {"fast": 3.0, "exact": 1.0})
+        self.assertEqual(bench_report.missed(prefill), ["exact"])
+        self.assertIsNone(cached["yardstick"])
+        self.assertEqual(bench_report.missed(cached), ["exact"])
+
+    def test_table(self):
+        lines = bench_report.comparison_table(self.summaries()[1]).splitlines()
+        self.assertEqual(len({len(line) for line in lines}), 1, "columns are aligned")
+        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        self.assertEqual(cells[0], ["tokens/s, medians", "llama.cpp Q4_1", "llama.cpp Q4_0", "cairn fast", "cairn exact",
+                                    "fast ÷ best", "exact ÷ best", "at least", ""])
+        self.assertEqual(cells[2], ["prefill, 512 tokens", "244 -fa 1", "503 -fa 1", "1,509", "503", "3.00", "1.00",
+                                    "2.3 / 1.3", "short: exact"])
+        self.assertEqual(cells[3], ["first token, 6,144 cached", "–", "–", "15.0 ms", "22.0 ms", "–", "–", "≤ 20 ms",
+                                    "short: exact"])
+
+    def test_peaks(self):
+        kernels = bench_report.read_kernel_bench(KERNEL_BENCH)
+        self.assertEqual((kernels["fma_gflops"], kernels["stream_gbytes"]), (204.0, 30.5))
+        self.assertEqual(kernels["products"]["F32 1536 x 576 exact"],
+                         {"rows": {"1": 0.07, "8": 0.55, "128": 0.95}, "stream": 0.92})
+        self.assertEqual(bench_report.read_attention_bench(ATTENTION_BENCH),
+                         {"decode batch 1 rows 1 at 7999": {"fma": 0.26, "stream": 0.6},
+                          "prefill batch 1 rows 512 at 0": {"fma": 0.74, "stream": 0.03}})
+
+    def test_engine_beside_the_peaks(self):
+        costs = {"weight_bytes": 90e6, "kv_bytes_per_token": 20e3, "flop_per_token": 200e6,
+                 "attention_flop_per_position": 70e3}
+        rows = [BY_NAME["prefill-2048"], BY_NAME["decode-8x128"]]
+        summaries = [{"title": row.title, "medians": {"cairn fast": rate}} for row, rate in zip(rows, (1000, 800))]
+        prefill, decode = bench_report.engine_roofline(summaries, rows, costs,
+                                                       {"fma_gflops": 200, "stream_gbytes": 30})
+        self.assertAlmostEqual(prefill["reached"], 1000 * (200e6 + 70e3 * 1024.5) * 1e-9)
+        self.assertAlmostEqual(prefill["share"], prefill["reached"] / 200)
+        self.assertAlmostEqual(decode["reached"], 100 * (90e6 + 8 * 144 * 20e3) * 1e-9)
+        self.assertIn("prefill, 2,048 tokens, fast", bench_report.roofline_table([prefill, decode]))
+
+    def test_line_through_decode_times(self):
+        contexts = [80, 272, 1040, 2064, 4112, 7816]
+        a, b, deviation = bench_report.fit_line(contexts, [3 + 0.001 * x for x in contexts])
+        self.assertAlmostEqual(a, 3)
+        self.assertAlmostEqual(b, 0.001)
+        self.assertLess(deviation, 1e-9)
+        cliff = [3 + 0.001 * x + (2 if x > 4000 else 0) for x in contexts]
+        self.assertGreater(bench_report.fit_line(contexts, cliff)[2], 0.1)
+
+
+class WholeRun(unittest.TestCase):
+    """bench.py with scripts in the engines' places."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.root = pathlib.Path(self.folder.name)
+        self.calls = self.root / "calls"
+        models = self.root / "cache/models"
+        models.mkdir(parents=True)
+        for quantisation in ("Q4_1", "Q4_0"):
+            (models / f"SmolLM2-135M-Instruct.{quantisation}.gguf").touch()
+        self.script("bin/engine_bench", 'case "$*" in *exact*) r=900;; *) r=1500;; esac\n' + """
+echo '{"weight_bytes":1,"kv_bytes_per_token":1,"flop_per_token":1,"attention_flop_per_position":1}'
+echo '{"case":"prefill","context":512,"streams":1,"compute":"-","tokens_per_s":'$r'}'""")
+        self.script("cache/llama.cpp/bin/llama-bench", 'case "$*" in *"-fa 1"*) r=500 f=1;; *) r=300 f=0;; esac\n' + """
+echo '{"flash_attn": '$f', "n_prompt": 512, "n_gen": 0, "n_depth": 0, "avg_ts": '$r'}'""")
+        self.script("cache/llama.cpp/bin/llama-batched-bench", "exit 1")
+
+    def script(self, name, body):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'#!/bin/sh\necho "$0 $*" >>{self.calls}\n{body}\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def bench(self, *arguments):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            status = bench.main([*arguments, "--bin", str(self.root / "bin"), "--cache", str(self.root / "cache")])
+        return status, out.getvalue(), err.getvalue()
+
+    def test_alternates_and_lets_the_slow_variant_sit_out(self):
+        target = self.root / "bench.json"
+        status, out, err = self.bench("--rows", "prefill-512", "--alternations", "3", "--json", str(target))
+        self.assertEqual(status, 0, err)
+        self.assertIn("500 -fa 1", out)
+        self.assertIn("[3/3", err)
+        [row] = json.loads(target.read_text())["rows"]
+        self.assertEqual(row["ratios"], {"fast": 3.0, "exact": 1.8})
+        self.assertEqual({name: len(values) for name, values in row["samples"].items()},
+                         {"llama.cpp Q4_1 -fa 0": 1, "llama.cpp Q4_1 -fa 1": 3, "llama.cpp Q4_0 -fa 0": 1,
+                          "llama.cpp Q4_0 -fa 1": 3, "cairn fast": 3, "cairn exact": 3})
+        programs = [line.split()[0].rpartition("/")[2] for line in self.calls.read_text().splitlines()]
+        self.assertEqual(programs[4:10], ["engine_bench"] * 2 + ["llama-bench"] * 2 + ["engine_bench"] * 2)
+
+    def test_alone(self):
+        status, out, _ = self.bench("--rows", "prefill-512", "--quick", "--alone")
+        self.assertEqual(status, 0)
+        self.assertIn("1,500", out)
+        self.assertNotIn("llama", out + self.calls.read_text())
+
+    def test_without_llama_cpp(self):
+        (self.root / "cache/llama.cpp/bin/llama-bench").unlink()
+        status, out, err = self.bench("--rows", "prefill-512")
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("run ./cairn bench --setup", err)
+
+    def test_a_failing_engine_is_named(self):
+        status, out, err = self.bench("--rows", "decode-8x128")
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("llama-batched-bench", err)
+
+    def test_an_unknown_row(self):
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as err:
+            bench.parse_arguments(["--rows", "prefill-513"])
+        self.assertIn("no row is called prefill-513", err.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Measures Cairn beside llama.cpp and beside the machine. `./cairn bench` runs it; docs/BENCHMARKS.md explains the rows.
+
+Everything runs in one go and in alternation: row by row each contestant has one turn in a process of its own, and that
+is repeated, so that all of them see the same weather. A figure is the median of its turns. Only one thing is cut short:
+of llama.cpp's two attention variants on a file, the one that is more than 20 % behind in a row's first turn sits out
+the others.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+import bench_report
+from bench_contestants import ROWS, BenchError, Cairn, llama_cpp, run
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+EXTRAS = ["scaling", "threads", "roofline"]
+SCALING_CONTEXTS = (64, 256, 1024, 2048, 4096, 7800)
+HOPELESS = 0.8  # of the better variant
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def take_turns(rows, contestants, alternations):
+    """{row: {contestant: [figures]}}"""
+    samples = {row.name: {} for row in rows}
+    begin = time.monotonic()
+    for turn in range(alternations):
+        for row in rows:
+            for contestant in entrants(row, contestants, samples[row.name]):
+                value = contestant.read(row, run(contestant.command(row)))
+                samples[row.name].setdefault(contestant.name, []).append(value)
+                minutes = (time.monotonic() - begin) / 60
+                say(f"[{turn + 1}/{alternations}, {minutes:4.1f} min] {row.title}: {contestant.name} "
+                    f"{bench_report.number(value)} {row.unit}")
+    return samples
+
+
+def entrants(row, contestants, samples):
+    best = {}  # of a column, so far
+    for contestant in contestants:
+        if contestant.name in samples:
+            best[contestant.column] = max(best.get(contestant.column, 0), samples[contestant.name][0])
+    return [contestant for contestant in contestants if contestant.enters(row) and
+            (contestant.name not in samples or
+             samples[contestant.name][0] >= HOPELESS * best[contestant.column])]
+
+
+def measure_scaling(cairns, repeat):
+    """Decode time a token against context: on a machine at rest a straight line without a cliff."""
+    scaling = {}
+    for cairn in cairns:
+        say(f"scaling: {cairn.name} at contexts {SCALING_CONTEXTS[0]} to {SCALING_CONTEXTS[-1]:,}")
+        cases = [f"decode:{context}:1" for context in SCALING_CONTEXTS]
+        rates = {}
+        for case in cairn.read_cases(run(cairn.command_for(cases, repeat=repeat))):
+            rates.setdefault(case["context"], []).append(case["tokens_per_s"])
+        times = {context: 1e3 / statistics.median(values) for context, values in rates.items()}
+        middles = [context + 16 for context in times]  # of the 32 tokens that are decoded
+        a, b, deviation = bench_report.fit_line(middles, list(times.values()))
+        scaling[cairn.mode] = {"contexts": times, "a_ms": a, "b_us": b * 1e3, "deviation": deviation}
+    return scaling
+
+
+def measure_threads(cairns, repeat):
+    threads = {}
+    for cairn in cairns:
+        rates = {}
+        for turn in range(repeat):
+            for count in (1, 2):
+                say(f"threads: {cairn.name}, {count}")
+                cases = cairn.read_cases(run(cairn.command_for(["prefill:512", "prefill:2048"], threads=count)))
+                for case in cases:
+                    rates.setdefault(f"prefill {case['context']:,}", {}).setdefault(count, []).append(
+                        case["tokens_per_s"])
+        threads[cairn.mode] = {title: {count: statistics.median(values) for count, values in of.items()}
+                               for title, of in rates.items()}
+    return threads
+
+
+def measure_roofline(folder, cairn):
+    say("roofline: kernel_bench, attention_bench")
+    kernels = run([folder / "kernel_bench", cairn.threads])
+    attention = run([folder / "attention_bench", cairn.threads])
+    costs = cairn.read_costs(run(cairn.command_for(["prefill:64"])))
+    return {"text": kernels + "\n" + attention, "costs": costs, **bench_report.read_kernel_bench(kernels),
+            "attention": bench_report.read_attention_bench(attention)}
+
+
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "unknown processor"
+
+
+def parse_arguments(arguments):
+    names = [row.name for row in ROWS] + EXTRAS
+    parser = argparse.ArgumentParser(
+        prog="cairn bench", description="Measures Cairn beside llama.cpp and beside what the machine can do.",
+        epilog="rows: " + ", ".join(names) + ". `cairn bench --setup` builds llama.cpp first (10 to 20 minutes).")
+    parser.add_argument("--rows", default=",".join(names), metavar="NAME,...", help="only these, by name")
+    parser.add_argument("--alternations", type=int, default=5, metavar="N", help="turns of each (default 5)")
+    parser.add_argument("--quick", action="store_true", help="one turn of each")
+    parser.add_argument("--alone", action="store_true", help="without llama.cpp")
+    parser.add_argument("--threads", type=int, default=2, metavar="N", help="of every engine (default 2)")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="everything measured, for machines")
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/tests", help=argparse.SUPPRESS)
+    parser.add_argument("--cache", type=pathlib.Path, default=ROOT / ".cache", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    options.rows = [name for name in options.rows.split(",") if name]
+    for name in options.rows:
+        if name not in names:
+            parser.error(f"no row is called {name}; there are {', '.join(names)}")
+    if options.alternations < 1 or options.threads < 1:
+        parser.error("--alternations and --threads start at 1")
+    if options.quick:
+        options.alternations = 1
+    return options
+
+
+def measure(options):
+    models = options.cache / "models"
+    cairns = [Cairn(options.bin / "engine_bench", models / "SmolLM2-135M-Instruct.Q4_1.gguf", mode, options.threads)
+              for mode in bench_report.MODES]
+    for path in (cairns[0].program, cairns[0].model):
+        if not path.is_file():
+            raise BenchError(f"{path} is missing: run ./cairn bench, which builds and fetches it")
+    rows = [row for row in ROWS if row.name in options.rows]
+    others = llama_cpp(options.cache / "llama.cpp", models, options.threads) if rows and not options.alone else []
+    contestants = others + cairns
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        say(f"warning: the machine is busy (load {load:.1f}); figures need a quiet one")
+    samples = take_turns(rows, contestants, options.alternations)
+    report = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+              "processor": processor(), "threads": options.threads, "load_at_start": load,
+              "alternations": options.alternations,
+              "rows": bench_report.summarize(rows, contestants, samples)}
+    repeat = 1 if options.quick else 3
+    if "scaling" in options.rows:
+        report["scaling"] = measure_scaling(cairns, repeat)
+    if "threads" in options.rows:
+        report["thread_scaling"] = measure_threads(cairns, repeat)
+    if "roofline" in options.rows:
+        report["roofline"] = roofline = measure_roofline(options.bin, cairns[0])
+        roofline["engine"] = bench_report.engine_roofline(report["rows"], rows, roofline["costs"], roofline)
+    return report
+
+
+def show(report):
+    print(f"{report['processor']}, {report['threads']} threads, medians of {report['alternations']}, {report['date']}")
+    if report["rows"]:
+        print("\n" + bench_report.comparison_table(report["rows"]))
+    if "scaling" in report:
+        print("\n" + bench_report.scaling_table(report["scaling"]))
+    if "thread_scaling" in report:
+        print("\n" + bench_report.threads_table(report["thread_scaling"]))
+    if "roofline" in report:
+        if report["roofline"]["engine"]:
+            print("\n" + bench_report.roofline_table(report["roofline"]["engine"]))
+        print("\n" + report["roofline"]["text"], end="")
+
+
+def main(arguments):
+    options = parse_arguments(arguments)
+    try:
+        report = measure(options)
+    except BenchError as error:
+        say(f"cairn bench: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("cairn bench: stopped")
+        return 130
+    show(report)
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
