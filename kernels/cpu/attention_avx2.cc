@@ -8,9 +8,11 @@ namespace avx2 {
 namespace {
 
 void Attend(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
-            uint32_t span_end, const AttentionSums& sums, const AttentionScratch& scratch) {
+            uint32_t span_end, AttentionSums sums, size_t sums_stride,
+            const AttentionScratch& scratch) {
   const bool direct = strip.row_count == 1 && shape.group <= kDirectGroupMax;
-  (direct ? AttendDirect : AttendPanels)(shape, strip, span_begin, span_end, sums, scratch);
+  (direct ? AttendDirect : AttendPanels)(shape, strip, span_begin, span_end, sums, sums_stride,
+                                         scratch);
 }
 
 void Merge(const AttentionShape& shape, const AttentionSums& into, const AttentionSums& from,

@@ -24,9 +24,11 @@ inline constexpr uint32_t kDirectGroupMax = 8;
 // Both: sums <- sums merged with the spans, as AttentionKernels::attend.
 // AttendDirect: strip.row_count is 1 and shape.group at most kDirectGroupMax.
 void AttendDirect(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
-                  uint32_t span_end, const AttentionSums& sums, const AttentionScratch& scratch);
+                  uint32_t span_end, AttentionSums sums, size_t sums_stride,
+                  const AttentionScratch& scratch);
 void AttendPanels(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
-                  uint32_t span_end, const AttentionSums& sums, const AttentionScratch& scratch);
+                  uint32_t span_end, AttentionSums sums, size_t sums_stride,
+                  const AttentionScratch& scratch);
 
 // f(integral_constant of value) for a value in 1 .. kMax, so that it becomes a template argument.
 template <int kMax, class F>

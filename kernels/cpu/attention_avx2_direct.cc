@@ -261,12 +261,14 @@ class DirectRow {
 }  // namespace
 
 void AttendDirect(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
-                  uint32_t span_end, const AttentionSums& sums, const AttentionScratch& scratch) {
+                  uint32_t span_end, AttentionSums sums, size_t sums_stride,
+                  const AttentionScratch& scratch) {
   DirectRow row(shape, strip, span_begin, span_end, scratch);
   for (uint32_t s = span_begin; s < span_end; ++s) {
     const uint32_t first_token = s * kAttentionSpan;
     const uint32_t seen = strip.first_position + 1 - first_token;
     row.AttendSpan(first_token, Smaller(kAttentionSpan, seen), sums);
+    sums = sums.Shifted(sums_stride);
   }
 }
 

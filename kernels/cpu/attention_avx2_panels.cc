@@ -213,7 +213,8 @@ void AttendSpan(const Head& head, const Span& span, uint32_t first, const Attent
 }  // namespace
 
 void AttendPanels(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
-                  uint32_t span_end, const AttentionSums& sums, const AttentionScratch& scratch) {
+                  uint32_t span_end, AttentionSums sums, size_t sums_stride,
+                  const AttentionScratch& scratch) {
   for (uint32_t h = 0; h < strip.kv_head_count; ++h) {
     const size_t head_offset = size_t{strip.kv_head_begin + h} * shape.head_bytes;
     const Head head{shape,
@@ -230,7 +231,8 @@ void AttendPanels(const AttentionShape& shape, const AttentionStrip& strip, uint
     for (uint32_t s = span_begin; s < span_end; ++s) {
       const uint32_t first_token = s * kAttentionSpan;
       const uint32_t seen = strip.first_position + strip.row_count - first_token;
-      AttendSpan(head, {first_token, Smaller(kAttentionSpan, seen)}, first, sums);
+      AttendSpan(head, {first_token, Smaller(kAttentionSpan, seen)}, first,
+                 sums.Shifted((s - span_begin) * sums_stride));
     }
   }
 }

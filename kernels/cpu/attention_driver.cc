@@ -99,15 +99,16 @@ void Clear(const AttentionSums& sums, size_t queries, size_t head_dim) {
   std::fill_n(sums.values, queries * head_dim, 0.0f);
 }
 
-struct SpanTask {
+// Consecutive spans of one split strip, each with sums of its own.
+struct SpanRun {
   uint32_t strip;  // index into the plan's split strips
-  uint32_t span;
-  AttentionSums sums;  // of this span alone
+  uint32_t span_begin;
+  uint32_t span_end;
+  float* sums;  // of the first; those of the next span follow
 };
-// The spans of one strip in a wave, for some of its queries.
+// Some queries of a run, to be merged span by span.
 struct MergeTask {
-  size_t task_begin;
-  size_t task_end;
+  const SpanRun* run;
   uint32_t query_begin;
   uint32_t query_end;
 };
@@ -117,7 +118,8 @@ struct CallerMemory {
   FloatBuffer sums;
   AttentionPlan plan;
   std::vector<AttentionSums> totals;  // of each split strip, over the waves so far
-  std::vector<SpanTask> tasks;        // of the wave; a strip's are together and in order
+  std::vector<SpanRun> wave;          // at most one run a strip
+  std::vector<SpanRun> tasks;         // the runs of the wave, cut up for the threads
   std::vector<MergeTask> merges;      // of the wave
 };
 
@@ -141,8 +143,9 @@ class Run {
 
   void PrepareTotals();
   void PlanWave();
+  void CutRun(SpanRun run);
   void AttendWhole(const AttentionStripPlan& plan) const;
-  void AttendSpan(const SpanTask& task) const;
+  void AttendRun(const SpanRun& run) const;
   void MergeWave();
   void MergeSpans(const MergeTask& merge) const;
 
@@ -152,7 +155,7 @@ class Run {
   AttentionShape shape_{};
   CallerMemory& memory_ = MemoryOfThread();
   const AttentionPlan& plan_ = memory_.plan;
-  std::vector<SpanTask>& tasks_ = memory_.tasks;
+  const std::vector<SpanRun>& tasks_ = memory_.tasks;
   uint32_t query_count_max_ = 0;
 
   float* wave_sums_ = nullptr;
@@ -212,13 +215,13 @@ void Run::Execute() {
     if (i < whole_count) {
       AttendWhole(plan_.whole[i]);
     } else {
-      AttendSpan(tasks_[i - whole_count]);
+      AttendRun(tasks_[i - whole_count]);
     }
   });
   while (!tasks_.empty()) {
     MergeWave();
     PlanWave();
-    pool_.ForEach(tasks_.size(), [this](size_t i) { AttendSpan(tasks_[i]); });
+    pool_.ForEach(tasks_.size(), [this](size_t i) { AttendRun(tasks_[i]); });
   }
 }
 
@@ -241,18 +244,37 @@ void Run::PrepareTotals() {
 }
 
 void Run::PlanWave() {
-  tasks_.clear();
+  memory_.wave.clear();
+  memory_.tasks.clear();
   size_t used = 0;
-  for (; next_strip_ < plan_.split.size(); ++next_strip_, next_span_ = 0) {
+  while (next_strip_ < plan_.split.size()) {
     const AttentionStripPlan& strip = plan_.split[next_strip_];
-    const uint32_t queries = QueryCount(strip);
-    const size_t floats = SumsFloats(queries, shape_.head_dim);
+    const size_t floats = SumsFloats(QueryCount(strip), shape_.head_dim);
     CHECK(floats <= kWaveFloatsMax);
-    for (; next_span_ < strip.span_count; ++next_span_) {
-      if (used + floats > kWaveFloatsMax) return;
-      tasks_.push_back({next_strip_, next_span_, SumsAt(wave_sums_ + used, queries)});
-      used += floats;
-    }
+    const auto room = static_cast<uint32_t>((kWaveFloatsMax - used) / floats);
+    const uint32_t end = std::min(strip.span_count, next_span_ + room);
+    if (end == next_span_) return;
+    memory_.wave.push_back({next_strip_, next_span_, end, wave_sums_ + used});
+    CutRun(memory_.wave.back());
+    used += (end - next_span_) * floats;
+    next_span_ = end;
+    if (end < strip.span_count) return;
+    ++next_strip_;
+    next_span_ = 0;
+  }
+}
+
+// Into long tasks first, since each begins with cold reading, and ever shorter ones, so that all
+// threads end together (guided self-scheduling: Polychronopoulos and Kuck 1987).
+void Run::CutRun(SpanRun run) {
+  const size_t floats = SumsFloats(QueryCount(plan_.split[run.strip]), shape_.head_dim);
+  while (run.span_begin < run.span_end) {
+    const uint32_t left = run.span_end - run.span_begin;
+    const uint32_t shares = 2 * pool_.thread_count();
+    const uint32_t count = (left + shares - 1) / shares;
+    memory_.tasks.push_back({run.strip, run.span_begin, run.span_begin + count, run.sums});
+    run.span_begin += count;
+    run.sums += count * floats;
   }
 }
 
@@ -260,27 +282,32 @@ void Run::AttendWhole(const AttentionStripPlan& plan) const {
   const ThreadScratch own = Scratch();
   const AttentionStrip strip = View(plan);
   Clear(own.sums, QueryCount(plan), shape_.head_dim);
-  kernels_.attend(shape_, strip, 0, plan.span_count, own.sums, own.scratch);
+  kernels_.attend(shape_, strip, 0, plan.span_count, own.sums, 0, own.scratch);
   kernels_.finish(shape_, strip, own.sums, 0, QueryCount(plan));
 }
 
-void Run::AttendSpan(const SpanTask& task) const {
-  const AttentionStripPlan& plan = plan_.split[task.strip];
-  Clear(task.sums, QueryCount(plan), shape_.head_dim);
-  kernels_.attend(shape_, View(plan), task.span, task.span + 1, task.sums, Scratch().scratch);
+void Run::AttendRun(const SpanRun& run) const {
+  const AttentionStripPlan& plan = plan_.split[run.strip];
+  const uint32_t queries = QueryCount(plan);
+  const size_t floats = SumsFloats(queries, shape_.head_dim);
+  const AttentionSums first = SumsAt(run.sums, queries);
+  for (uint32_t i = 0; i < run.span_end - run.span_begin; ++i) {
+    Clear(first.Shifted(i * floats), queries, shape_.head_dim);
+  }
+  kernels_.attend(shape_, View(plan), run.span_begin, run.span_end, first, floats,
+                  Scratch().scratch);
 }
 
 void Run::MergeWave() {
   std::vector<MergeTask>& merges = memory_.merges;
   merges.clear();
   size_t work = 0;
-  for (size_t begin = 0, end = 0; begin < tasks_.size(); begin = end) {
-    while (end < tasks_.size() && tasks_[end].strip == tasks_[begin].strip) ++end;
-    const uint32_t queries = QueryCount(plan_.split[tasks_[begin].strip]);
+  for (const SpanRun& run : memory_.wave) {
+    const uint32_t queries = QueryCount(plan_.split[run.strip]);
     for (uint32_t query = 0; query < queries; query += kQueryPad) {
-      merges.push_back({begin, end, query, std::min(query + kQueryPad, queries)});
+      merges.push_back({&run, query, std::min(query + kQueryPad, queries)});
     }
-    work += queries * (end - begin);
+    work += queries * (run.span_end - run.span_begin);
   }
   if (work >= kParallelMergeMin) {
     pool_.ForEach(merges.size(), [&](size_t i) { MergeSpans(merges[i]); });
@@ -290,13 +317,16 @@ void Run::MergeWave() {
 }
 
 void Run::MergeSpans(const MergeTask& merge) const {
-  const SpanTask& last = tasks_[merge.task_end - 1];
-  const AttentionStripPlan& plan = plan_.split[last.strip];
-  const AttentionSums& total = memory_.totals[last.strip];
-  for (size_t i = merge.task_begin; i < merge.task_end; ++i) {
-    kernels_.merge(shape_, total, tasks_[i].sums, merge.query_begin, merge.query_end);
+  const SpanRun& run = *merge.run;
+  const AttentionStripPlan& plan = plan_.split[run.strip];
+  const uint32_t queries = QueryCount(plan);
+  const AttentionSums& total = memory_.totals[run.strip];
+  AttentionSums later = SumsAt(run.sums, queries);
+  for (uint32_t span = run.span_begin; span < run.span_end; ++span) {
+    kernels_.merge(shape_, total, later, merge.query_begin, merge.query_end);
+    later = later.Shifted(SumsFloats(queries, shape_.head_dim));
   }
-  if (last.span + 1 == plan.span_count) {
+  if (run.span_end == plan.span_count) {
     kernels_.finish(shape_, View(plan), total, merge.query_begin, merge.query_end);
   }
 }

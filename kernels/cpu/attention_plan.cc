@@ -79,7 +79,8 @@ void PlanAttention(std::span<const AttentionSegment> segments, uint32_t kv_head_
   for (const AttentionSegment& segment : segments) {
     span_count += SpanCount(segment.first_position + segment.row_count);
   }
-  const uint32_t heads_per_strip = span_count >= strips_wanted ? kv_head_count : 1;
+  const bool enough = span_count >= strips_wanted || span_count % thread_count == 0;
+  const uint32_t heads_per_strip = enough ? kv_head_count : 1;
 
   for (uint32_t i = 0; i < segments.size(); ++i) {
     if (segments[i].row_count == 1) {

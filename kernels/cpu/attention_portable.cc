@@ -121,7 +121,7 @@ void WeighSpan(const AttentionShape& shape, const AttentionStrip& strip, const S
 }
 
 void AttendHead(const AttentionShape& shape, const AttentionStrip& strip, uint32_t kv_head,
-                uint32_t span_begin, uint32_t span_end, const AttentionSums& sums,
+                uint32_t span_begin, uint32_t span_end, AttentionSums sums, size_t sums_stride,
                 const AttentionScratch& scratch) {
   const uint32_t query_count = strip.row_count * shape.group;
   const uint32_t first = kv_head * query_count;  // index of the head's first query
@@ -142,13 +142,15 @@ void AttendHead(const AttentionShape& shape, const AttentionStrip& strip, uint32
                    scratch.add[i]);
     }
     WeighSpan(shape, strip, span, kv_head, sums.values + size_t{first} * shape.head_dim, scratch);
+    sums = sums.Shifted(sums_stride);
   }
 }
 
 void Attend(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
-            uint32_t span_end, const AttentionSums& sums, const AttentionScratch& scratch) {
+            uint32_t span_end, AttentionSums sums, size_t sums_stride,
+            const AttentionScratch& scratch) {
   for (uint32_t head = 0; head < strip.kv_head_count; ++head) {
-    AttendHead(shape, strip, head, span_begin, span_end, sums, scratch);
+    AttendHead(shape, strip, head, span_begin, span_end, sums, sums_stride, scratch);
   }
 }
 

@@ -60,6 +60,10 @@ struct AttentionSums {
   float* max;     // [query], minus infinity before the first span
   float* sum;     // [query]
   float* values;  // [query][head_dim]
+
+  [[gnu::always_inline]] AttentionSums Shifted(size_t floats) const {
+    return {max + floats, sum + floats, values + floats};
+  }
 };
 
 // One thread's memory, for a strip of at most `query_count` queries.
@@ -78,9 +82,11 @@ struct AttentionScratch {
 inline constexpr size_t kAttentionPanelFloats = size_t{64} * 256;
 
 struct AttentionKernels {
-  // sums <- sums merged with spans [span_begin, span_end), in order. Rows before a span skip it.
+  // For each span of [span_begin, span_end), in order: sums <- sums merged with the span, and then
+  // the sums shift by sums_stride floats; 0 keeps them in one place. Rows before a span skip it.
   void (*attend)(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
-                 uint32_t span_end, const AttentionSums& sums, const AttentionScratch& scratch);
+                 uint32_t span_end, AttentionSums sums, size_t sums_stride,
+                 const AttentionScratch& scratch);
   // into <- into merged with the later `from`, for queries [query_begin, query_end);
   // query_begin is a multiple of kQueryPad.
   void (*merge)(const AttentionShape& shape, const AttentionSums& into, const AttentionSums& from,

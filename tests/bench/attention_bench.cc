@@ -45,6 +45,9 @@ struct Case {
   uint32_t rows;   // of each
   uint32_t first_position;
   double best_seconds = 1e9;
+
+  bool decode() const { return rows == 1; }
+  uint32_t layers() const { return decode() ? kLayers : 2; }
 };
 
 class Bench {
@@ -77,7 +80,7 @@ class Bench {
       segments.push_back({i * c.rows, c.rows, c.first_position, tables[i].data()});
     }
     const double seconds = SecondsOf([&] {
-      for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      for (uint32_t layer = 0; layer < c.layers(); ++layer) {
         attention(
             {q_.data(), out_.data(), segments, &layout_, layer, group_ * layout_.kv_head_count},
             pool_);
@@ -89,13 +92,13 @@ class Bench {
   void Print(const Case& c, double peak_fma, double peak_read) const {
     const double context = c.first_position + (c.rows + 1) / 2.0;
     const double flops = 4.0 * static_cast<double>(row_floats()) * context * c.rows * c.batch;
-    const double bytes =
-        static_cast<double>(layout_.token_bytes()) * c.batch * (c.first_position + c.rows);
-    const double gflops = flops * kLayers / c.best_seconds * 1e-9;
-    const double gbytes = bytes / c.best_seconds * 1e-9;
+    const double bytes = static_cast<double>(layout_.token_bytes()) / kLayers * c.batch *
+                         (c.first_position + c.rows);
+    const double gflops = flops * c.layers() / c.best_seconds * 1e-9;
+    const double gbytes = bytes * c.layers() / c.best_seconds * 1e-9;
     std::printf(
         "%-8s batch %u rows %3u at %4u: %8.3f ms  %6.1f GFLOP/s %4.0f %%  %5.1f GB/s %4.0f %%\n",
-        c.rows == 1 ? "decode" : "prefill", c.batch, c.rows, c.first_position, c.best_seconds * 1e3,
+        c.decode() ? "decode" : "prefill", c.batch, c.rows, c.first_position, c.best_seconds * 1e3,
         gflops, 100 * gflops / peak_fma, gbytes, 100 * gbytes / peak_read);
   }
 

@@ -48,6 +48,7 @@ void ReadAll(const std::byte* begin, const std::byte* end) {
   Words sums[4] = {};
   for (const std::byte* line = begin; line < end; line += 64) {
     __builtin_prefetch(line + kReadAhead);
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) sums[i] |= reinterpret_cast<const Words*>(line)[i];
   }
   const Words all = (sums[0] | sums[1]) | (sums[2] | sums[3]);
