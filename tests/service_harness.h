@@ -107,6 +107,9 @@ class ServiceHarness {
   void Connect() {
     grpc::ChannelArguments arguments;
     arguments.SetMaxSendMessageSize(-1);
+    // Windows stay small, so that a reader that does not read is soon noticed.
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65'535);
     channel_ = grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(),
                                          arguments);
     sessions_ = v1::SessionService::NewStub(channel_);

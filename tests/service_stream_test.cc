@@ -168,7 +168,7 @@ v1::GenerateRequest Wordy(uint32_t max_tokens) {
 }
 
 TEST(ServiceStream, ASlowReaderIsPausedAndLosesNothing) {
-  constexpr uint32_t kTokens = 4000;
+  constexpr uint32_t kTokens = 2000;
   ServiceHarness harness(LongContext());
   const StreamOutcome expected = Generate(harness, Wordy(kTokens));
   ASSERT_THAT(expected.tokens, SizeIs(kTokens));
@@ -182,6 +182,7 @@ TEST(ServiceStream, ASlowReaderIsPausedAndLosesNothing) {
     std::this_thread::sleep_for(milliseconds(200));
   }
   EXPECT_EQ(harness.Stats().steps(), steps) << "the engine went on for a reader that does not read";
+  EXPECT_EQ(harness.Stats().running_count() + harness.Stats().waiting_count(), 1);
   // Others are not in its way.
   EXPECT_TRUE(Generate(harness, Request("quick", 50)).status.ok());
 
@@ -283,8 +284,9 @@ TEST(ServiceDrain, FinishesWhatRunsAndRefusesTheRest) {
   }
   EXPECT_EQ(CheckHealth(harness, "nobody"), Health::kUnknown);
 
-  constexpr uint32_t kTokens = 4000;
-  OpenStream running(harness, Request("to the end", kTokens));
+  constexpr uint32_t kTokens =
+      1000;  // more than the connection holds: it ends only when it is read
+  OpenStream running(harness, Wordy(kTokens));
   ASSERT_TRUE(running.Read());
   auto drained =
       std::async(std::launch::async, [&] { harness.server().Drain(std::chrono::seconds(60)); });
