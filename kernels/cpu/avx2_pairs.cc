@@ -110,7 +110,7 @@ constexpr auto PairTiles(std::integer_sequence<int, kIndex...>) {
 struct PairKernel {
   using Rows = PairRows;
   static constexpr PanelFormat kFormat = kPairs;
-  static constexpr uint32_t kChunkUnits = 12;
+  static constexpr uint32_t kChunkUnits = 6;
   static constexpr size_t kChunkBytes = kChunkUnits * kUnpackedGroupBytes;
   static constexpr uint32_t kDirectRowsMax = 8;
 

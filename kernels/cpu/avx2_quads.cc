@@ -149,7 +149,7 @@ struct QuadKernel {
   using Rows = QuadRows<kPlanes>;
   using Packed = PackedGroup<kPanelFormat>;
   static constexpr PanelFormat kFormat = kPanelFormat;
-  static constexpr uint32_t kChunkUnits = 12;
+  static constexpr uint32_t kChunkUnits = 6;
   static constexpr size_t kChunkBytes = kChunkUnits * kUnpackedGroupBytes;
   static constexpr uint32_t kDirectRowsMax = kPlanes == 1 ? 8 : 6;
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <typeinfo>
 #include <utility>
@@ -51,9 +52,10 @@ class CpuOps final : public Ops {
   void SwiGlu(const SwiGluArgs& args, Stream& stream) override;
 
  private:
-  // Activations in one form, made once for all the products of a MatMul.
+  // Activations in one form, made once for all the products of a MatMul; grows to the largest.
   struct FormBuffer {
-    std::vector<std::byte> values;
+    size_t value_count_max = 0;
+    std::optional<HostMemory> values;
     std::vector<GroupScale> scales;
   };
 
@@ -99,14 +101,18 @@ Activations CpuOps::InForm(ActivationForm form, const MatMulArgs& args, uint32_t
   if (form == ActivationForm::kFloat) return {form, cols, args.x, nullptr};
   FormBuffer& buffer = form_buffers_[static_cast<size_t>(form)];
   const size_t value_count = size_t{args.row_count} * cols;
-  if (buffer.scales.size() < value_count / kQuantGroup) {
-    buffer.values.resize(value_count * BytesPerActivation(form));
+  if (value_count > buffer.value_count_max) {
+    Result<HostMemory> values = HostMemory::Map(value_count * BytesPerActivation(form));
+    CHECK(values.ok());  // like any allocation of a container
+    buffer.values.emplace(*std::move(values));
     buffer.scales.resize(value_count / kQuantGroup);
+    buffer.value_count_max = value_count;
   }
-  const QuantizeArgs quantize = {args.x, cols, form, buffer.values.data(), buffer.scales.data()};
+  std::byte* const values = buffer.values->bytes().data();
+  const QuantizeArgs quantize = {args.x, cols, form, values, buffer.scales.data()};
   ForRows(args.row_count, cols,
           [&](uint32_t begin, uint32_t end) { kernels_.quantize(quantize, begin, end); });
-  return {form, cols, buffer.values.data(), buffer.scales.data()};
+  return {form, cols, values, buffer.scales.data()};
 }
 
 void CpuOps::MatMul(const MatMulArgs& args, Stream& stream) {

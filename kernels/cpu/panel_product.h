@@ -48,19 +48,44 @@ struct ComingWeights {
   }
 };
 
-// Runs tiles over `row_count` rows in heights that differ by one at most: 8 rows are 4 + 4 where
-// the highest tile has 6, not 6 + 2.
+// One panel's products with a block of rows: what its tiles work on.
+struct PanelBlock {
+  const Activations& x;
+  uint32_t first_row;
+  uint32_t row_count;
+  float* sums;  // [row_count][kPanelOutputs]
+  float* y;     // [first_row][first output of the panel]
+  size_t y_stride;
+  size_t y_bytes;  // of the outputs that exist: the last panel may be padded
+
+  void Store(uint32_t row_begin, uint32_t row_end) const {
+    constexpr size_t kWholeBytes = kPanelOutputs * sizeof(float);
+    for (uint32_t row = row_begin; row < row_end; ++row) {
+      const float* const from = sums + row * kPanelOutputs;
+      if (y_bytes == kWholeBytes) {
+        std::memcpy(y + row * y_stride, from, kWholeBytes);  // inlined: the size is known here
+      } else {
+        std::memcpy(y + row * y_stride, from, y_bytes);
+      }
+    }
+  }
+};
+
+// Runs tiles over all rows of the block in heights that differ by one at most: 8 rows are 4 + 4
+// where the highest tile has 6, not 6 + 2. Behind the last chunk each tile's sums go to y at once,
+// since stores in one burst at the end would wait for memory.
 template <class Rows, size_t kHeightMax>
 void RunTiles(const std::array<PanelTile<Rows>, kHeightMax>& tiles, const std::byte* weights,
-              uint32_t units, const Activations& x, uint32_t first_row, uint32_t row_count,
-              uint32_t first_unit, const ComingWeights& coming, float* sums) {
-  const uint32_t tile_count = (row_count + kHeightMax - 1) / kHeightMax;
+              uint32_t first_unit, uint32_t units, bool is_last, const ComingWeights& coming,
+              const PanelBlock& block) {
+  const uint32_t tile_count = (block.row_count + kHeightMax - 1) / kHeightMax;
   for (uint32_t tile = 0; tile < tile_count; ++tile) {
-    const uint32_t begin = row_count * tile / tile_count;
-    const uint32_t end = row_count * (tile + 1) / tile_count;
+    const uint32_t begin = block.row_count * tile / tile_count;
+    const uint32_t end = block.row_count * (tile + 1) / tile_count;
     if (tile_count > 1) coming.Prefetch(tile, tile_count);
-    tiles[end - begin - 1](weights, units, Rows(x, first_row + begin, first_unit),
-                           sums + begin * kPanelOutputs);
+    tiles[end - begin - 1](weights, units, Rows(block.x, block.first_row + begin, first_unit),
+                           block.sums + begin * kPanelOutputs);
+    if (is_last) block.Store(begin, end);
   }
 }
 
@@ -82,25 +107,27 @@ void ProductByPanels(const PanelProductArgs& args) {
   for (uint32_t panel = args.panel_begin; panel < args.panel_end; ++panel) {
     const std::byte* const packed = args.weight->panel(panel);
     const uint32_t first_output = panel * kPanelOutputs;
-    const size_t stored_bytes = std::min(kPanelOutputs, outputs - first_output) * sizeof(float);
     for (uint32_t row = args.row_begin; row < args.row_end; row += kRowBlock) {
-      const uint32_t row_count = std::min(kRowBlock, args.row_end - row);
-      std::fill_n(sums, row_count * kPanelOutputs, 0.0f);
-      if (row_count <= Kernel::kDirectRowsMax) {
-        RunTiles<Rows>(Kernel::kDirectTiles, packed, unit_count, args.x, row, row_count, 0,
-                       coming(packed, unit_count), sums);
-      } else {
-        for (uint32_t unit = 0; unit < unit_count; unit += Kernel::kChunkUnits) {
-          const uint32_t units = std::min<uint32_t>(Kernel::kChunkUnits, unit_count - unit);
-          const std::byte* const source = packed + size_t{unit} * kUnit.bytes;
-          const std::byte* const unpacked = Kernel::Unpack(source, units, chunk);
-          RunTiles<Rows>(Kernel::kTiles, unpacked, units, args.x, row, row_count, unit,
-                         coming(source, units), sums);
-        }
+      const PanelBlock block = {
+          .x = args.x,
+          .first_row = row,
+          .row_count = std::min(kRowBlock, args.row_end - row),
+          .sums = sums,
+          .y = args.y + size_t{row} * outputs + first_output,
+          .y_stride = outputs,
+          .y_bytes = std::min(kPanelOutputs, outputs - first_output) * sizeof(float)};
+      std::fill_n(sums, block.row_count * kPanelOutputs, 0.0f);
+      if (block.row_count <= Kernel::kDirectRowsMax) {
+        RunTiles<Rows>(Kernel::kDirectTiles, packed, 0, unit_count, true,
+                       coming(packed, unit_count), block);
+        continue;
       }
-      for (uint32_t i = 0; i < row_count; ++i) {
-        std::memcpy(args.y + (size_t{row} + i) * outputs + first_output, sums + i * kPanelOutputs,
-                    stored_bytes);
+      for (uint32_t unit = 0; unit < unit_count; unit += Kernel::kChunkUnits) {
+        const uint32_t units = std::min<uint32_t>(Kernel::kChunkUnits, unit_count - unit);
+        const std::byte* const source = packed + size_t{unit} * kUnit.bytes;
+        const std::byte* const unpacked = Kernel::Unpack(source, units, chunk);
+        RunTiles<Rows>(Kernel::kTiles, unpacked, unit, units, unit + units == unit_count,
+                       coming(source, units), block);
       }
     }
   }
