@@ -6,9 +6,9 @@
 // The defaults are 2 threads, 5 repetitions and the shape of SmolLM2-135M: 3 KV heads, 3 query
 // heads each, 64 dimensions, 16 tokens a block. Every figure is the best of the repetitions over
 // all layers of a step; each repetition measures the peaks again, and all cases in turn.
-//   decode   GB of K and V that the rows of a step see, a second, beside the read bandwidth. Rows
-//   of
-//            a batch are sequences of their own, except that they share memory where it runs out.
+//   decode   GB of K and V that the rows of a step see, a second, beside the bandwidth of reading
+//            one large buffer. (Only reading the same scattered blocks is slower; it is printed
+//            too.) The rows of a batch have the same blocks in other orders.
 //   prefill  GFLOP/s that causal attention needs, without any that a kernel does on top
 #include <algorithm>
 #include <cstdio>
@@ -89,6 +89,15 @@ class Bench {
     c.best_seconds = std::min(c.best_seconds, seconds);
   }
 
+  // Of reading all blocks in their order, layer by layer, as decode does.
+  double MeasureBlockReadPeak() {
+    std::vector<const std::byte*> slices;
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      for (const std::byte* block : blocks_) slices.push_back(block + layout_.key_offset(layer, 0));
+    }
+    return MeasureScatteredReadPeak(pool_, slices, layout_.layer_bytes(), 1);
+  }
+
   void Print(const Case& c, double peak_fma, double peak_read) const {
     const double context = c.first_position + (c.rows + 1) / 2.0;
     const double flops = 4.0 * static_cast<double>(row_floats()) * context * c.rows * c.batch;
@@ -142,13 +151,15 @@ int Main(int argc, char** argv) {
   }
   double peak_fma = 0;
   double peak_read = 0;
+  double peak_blocks = 0;
   for (uint32_t repetition = 0; repetition < values[1]; ++repetition) {
     peak_fma = std::max(peak_fma, MeasureFmaPeak(bench.pool(), 1));
     peak_read = std::max(peak_read, MeasureReadPeak(bench.pool(), 1));
+    peak_blocks = std::max(peak_blocks, bench.MeasureBlockReadPeak());
     for (Case& c : cases) bench.Measure(BestAttention(), c);
   }
-  std::printf("%u threads: FMA peak %.1f GFLOP/s, read peak %.1f GB/s\n", values[0], peak_fma,
-              peak_read);
+  std::printf("%u threads: FMA peak %.1f GFLOP/s, read peak %.1f GB/s, of the blocks %.1f GB/s\n",
+              values[0], peak_fma, peak_read, peak_blocks);
   for (const Case& c : cases) bench.Print(c, peak_fma, peak_read);
   return 0;
 }

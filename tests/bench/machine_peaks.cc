@@ -43,11 +43,13 @@ __attribute__((target("avx2,fma"))) void RunFma() {
 constexpr size_t kReadBytes = size_t{512} << 20;
 constexpr size_t kReadAhead = 4096;
 
-void ReadAll(const std::byte* begin, const std::byte* end) {
+// Reads [begin, end), fetching ahead, beyond the end from `next` on.
+void ReadAll(const std::byte* begin, const std::byte* end, const std::byte* next) {
   using Words = uint64_t __attribute__((vector_size(16), may_alias));
   Words sums[4] = {};
   for (const std::byte* line = begin; line < end; line += 64) {
-    __builtin_prefetch(line + kReadAhead);
+    const std::byte* const ahead = line + kReadAhead;
+    __builtin_prefetch(ahead < end ? ahead : next + (ahead - end));
 #pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) sums[i] |= reinterpret_cast<const Words*>(line)[i];
   }
@@ -80,9 +82,33 @@ double MeasureReadPeak(ThreadPool& pool, int repetitions) {
   for (int i = 0; i < repetitions * kTries; ++i) {
     const std::byte* const base = memory->bytes().data() + kReadBytes / kTries * (i % kTries);
     const double seconds = SecondsOf([&] {
-      pool.Run([&](uint32_t thread) { ReadAll(base + thread * part, base + (thread + 1) * part); });
+      pool.Run([&](uint32_t thread) {
+        const std::byte* const end = base + (thread + 1) * part;
+        ReadAll(base + thread * part, end, end);
+      });
     });
     best = std::max(best, static_cast<double>(part) * pool.thread_count() / seconds * 1e-9);
+  }
+  return best;
+}
+
+double MeasureScatteredReadPeak(ThreadPool& pool, std::span<const std::byte* const> pieces,
+                                size_t piece_bytes, int repetitions) {
+  const size_t part = pieces.size() / kTries / pool.thread_count();
+  CHECK(part > 0);
+  double best = 0;
+  for (int i = 0; i < repetitions * kTries; ++i) {
+    const auto tried = pieces.subspan(part * pool.thread_count() * (i % kTries));
+    const double seconds = SecondsOf([&] {
+      pool.Run([&](uint32_t thread) {
+        const std::byte* const* piece = &tried[part * thread];
+        for (size_t left = part; left > 0; --left, ++piece) {
+          ReadAll(*piece, *piece + piece_bytes, left > 1 ? piece[1] : *piece);
+        }
+      });
+    });
+    const double bytes = static_cast<double>(piece_bytes) * part * pool.thread_count();
+    best = std::max(best, bytes / seconds * 1e-9);
   }
   return best;
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/cpu/thread_pool.h"
 
@@ -22,5 +23,8 @@ double SecondsOf(F&& f) {
 // tens of milliseconds.
 double MeasureFmaPeak(ThreadPool& pool, int repetitions);   // float32 operations, AVX2; 0 without
 double MeasureReadPeak(ThreadPool& pool, int repetitions);  // bytes, from a buffer of 512 MB
+// The same for pieces that lie anywhere, read in the given order: each thread takes a part of them.
+double MeasureScatteredReadPeak(ThreadPool& pool, std::span<const std::byte* const> pieces,
+                                size_t piece_bytes, int repetitions);
 
 }  // namespace cairn
