@@ -169,7 +169,8 @@ Result<TokenRange> EngineCore::ReadTokens(const std::string& id, int64_t start_p
     range.token_ids.push_back(token);
     range.text += text.Push(token);
   }
-  range.text += text.Flush();
+  // Within the session the next range goes on with a character that this one cuts.
+  if (begin + count == tokens.size()) range.text += text.Flush();
   return range;
 }
 

@@ -125,7 +125,8 @@ Result<const Session*> SessionTable::Update(const UpdateSessionRequest& request)
   ASSIGN_OR_RETURN(Session* const session, FindMutable(request.id));
   if (!request.etag.empty() && request.etag != session->etag()) {
     return Aborted("session " + Quoted(request.id) + " has changed: its etag is " +
-                   Quoted(session->etag()) + ", the request's is " + Quoted(request.etag));
+                   Quoted(session->etag()) + ", the request's is " + Quoted(request.etag))
+        .WithField("session.etag");
   }
   RETURN_IF_ERROR(ValidatePatch(request.patch, vocabulary_size_, now_));
   session->update_time = MarkUsed(*session, request.patch);
@@ -154,7 +155,8 @@ Status SessionTable::CheckAppend(const std::string& id, uint64_t count,
   ASSIGN_OR_RETURN(const Session* const session, Find(id));
   if (expected_token_count && *expected_token_count != session->token_count()) {
     return Aborted("session " + Quoted(id) + " holds " + std::to_string(session->token_count()) +
-                   " tokens, expected_token_count is " + std::to_string(*expected_token_count));
+                   " tokens, expected_token_count is " + std::to_string(*expected_token_count))
+        .WithField("expected_token_count");
   }
   if (count > config_.context_length - session->tokens.size()) {
     return InvalidField("content", "session " + Quoted(id) + " holds " +

@@ -283,6 +283,18 @@ TEST(EngineCore, AFullContextEndsAtOnce) {
   EXPECT_EQ(sink->end->finish_reason, FinishReason::kLength);
 }
 
+// "é" is two bytes, each a token of the tiny vocabulary: a range may end between them.
+TEST(EngineCore, RangesThatCutACharacterConcatenate) {
+  EngineHarness harness;
+  const EncodedContent content = harness.Encode(std::string("caf\u00e9 na\u00efve \u4f60"));
+  harness.Create("a", content.next);
+  const int64_t count = static_cast<int64_t>(content.next.size());
+  std::string text;
+  for (int64_t i = 0; i < count; ++i) text += harness.core().ReadTokens("a", i, 1)->text;
+  EXPECT_EQ(text, "caf\u00e9 na\u00efve \u4f60");
+  EXPECT_EQ(harness.core().ReadTokens("a", 0, 0)->text, text);
+}
+
 TEST(EngineCore, PinnedBlocksStayUntilNothingElseCanRun) {
   HarnessOptions options;
   options.device_blocks = 16;

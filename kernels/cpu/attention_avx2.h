@@ -44,9 +44,10 @@ constexpr uint32_t TileCount(uint32_t tokens) { return (tokens + kTileTokens - 1
 
 // Always inlined: GCC takes a function that does nothing but this for one without effect, and drops
 // the calls.
-template <_mm_hint kHint>
+template <int kHint>
 AVX2_INLINE void PrefetchBytes(const std::byte* from, size_t size_bytes) {
-  for (size_t i = 0; i < size_bytes; i += 64) _mm_prefetch(from + i, kHint);
+  for (size_t i = 0; i < size_bytes; i += 64)
+    _mm_prefetch(from + i, static_cast<decltype(_MM_HINT_T0)>(kHint));
 }
 
 // to[d] = q[d] * log2(e).

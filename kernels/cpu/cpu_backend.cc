@@ -212,7 +212,7 @@ Result<const CpuKernels*> ChooseKernels(const std::optional<std::string>& instru
   if (!instruction_set.has_value()) return &BestKernels();
   const CpuKernels* const kernels = FindKernels(*instruction_set);
   if (kernels == nullptr) {
-    return InvalidField("instruction_set", "unknown: \"" + *instruction_set + "\"");
+    return InvalidField("--instruction-set", "must be portable or avx2, is " + *instruction_set);
   }
   if (!ProcessorRuns(*kernels)) {
     return FailedPrecondition("this processor has no " + *instruction_set);
