@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures Cairn beside llama.cpp and beside the machine. `./cairn bench` runs it; docs/BENCHMARKS.md explains the rows.
+"""Measures Cairn beside llama.cpp and the machine. `./cairn bench` runs it; docs/BENCHMARKS.md explains the rows.
 
 Everything runs in one go and in alternation: row by row each contestant has one turn in a process of its own, and that
 is repeated, so that all of them see the same weather. A figure is the median of its turns. Only one thing is cut short:
