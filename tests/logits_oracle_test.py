@@ -1,10 +1,11 @@
 """The engine's logits against an independent forward pass in float64 (oracle/llama_oracle.py).
 
-    logits_oracle_test.py LOGITS_TOOL TINY_MODEL_TOOL TOKENIZE_TOOL MODEL.gguf [--report]
+    logits_oracle_test.py LOGITS_TOOL TINY_MODEL_TOOL TOKENIZE_TOOL MODEL.gguf [--report [ENGLISH_TEXT_FILE ...]]
 
 The real model reads natural texts of ten kinds in both modes and with every instruction set that this processor has;
 tiny models with random weights cover the tensor types, the head counts, tied and untied outputs and the RoPE scalings.
-docs/ACCURACY.md derives the tolerances and has the figures; --report prints its tables, which takes a while longer.
+docs/ACCURACY.md derives the tolerances and has the figures; --report prints its tables, which takes some minutes, and
+compares the modes on longer texts.
 """
 
 import collections
@@ -201,6 +202,21 @@ class Test:
                 if key == (mode, name):
                     print(difference.line(title))
 
+    def fast_beside_exact(self, paths):
+        """The exact mode stands for float64 here, from which it is a thousand times less far: it reads fast."""
+        tool = TokenizeTool(self.tokenize_tool, self.model)
+        exact, fast = (Engine(self.logits_tool, self.model, mode, self.instruction_sets[-1]) for mode in REAL)
+        differences = Differences()
+        for path in paths:
+            tokens = tool.encode(pathlib.Path(path).read_bytes())
+            for begin in range(0, len(tokens) - 64, 512):
+                piece = tokens[begin:begin + 512]
+                differences.add(piece, fast.logits(piece, 49152), exact.logits(piece, 49152))
+        for process in (tool, exact, fast):
+            process.close()
+        print("\n" + HEADER)
+        print(differences.line("fast beside exact, English"))
+
     def tiny_models(self, folder):
         print("\n" + HEADER)
         for i, options in enumerate(TINY_MODELS):
@@ -238,11 +254,13 @@ class Test:
 
 
 def main(arguments):
-    test = Test(*arguments[:4], report="--report" in arguments[4:])
+    test = Test(*arguments[:4], report=arguments[4:5] == ["--report"])
     with tempfile.TemporaryDirectory() as folder:
         test.tiny_models(folder)
     test.real_model()
     test.chunks_and_reuse_change_nothing()
+    if arguments[5:]:
+        test.fast_beside_exact(arguments[5:])
     for failure in test.failures:
         print("FAILED", failure)
     return 1 if test.failures else 0
