@@ -61,7 +61,7 @@ std::string BytesOfIds(const std::vector<uint32_t>& ids) {
 
 std::vector<uint32_t> IdsOfBytes(std::string_view bytes) {
   std::vector<uint32_t> ids(bytes.size() / sizeof(uint32_t));
-  std::memcpy(ids.data(), bytes.data(), ids.size() * sizeof(uint32_t));
+  if (!ids.empty()) std::memcpy(ids.data(), bytes.data(), ids.size() * sizeof(uint32_t));
   return ids;
 }
 
