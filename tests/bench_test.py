@@ -42,7 +42,7 @@ prefill  batch 1 rows 512 at    0:   12.000 ms   150.0 GFLOP/s   74 %    1.0 GB/
 
 
 def cairn(mode="fast"):
-    return Cairn(pathlib.Path("engine_bench"), pathlib.Path("m.gguf"), mode, 2)
+    return Cairn(pathlib.Path("build"), pathlib.Path("m.gguf"), mode, 2)
 
 
 def llama(quantisation="Q4_1", flash_attention=0):
@@ -56,7 +56,7 @@ def words(command):
 class Contestants(unittest.TestCase):
     def test_commands(self):
         self.assertEqual(words(cairn().command(BY_NAME["prefill-512"])),
-                         "engine_bench m.gguf --threads 2 --compute fast --repeat 1 prefill:512")
+                         "build/tests/engine_bench m.gguf --threads 2 --compute fast --repeat 1 prefill:512")
         self.assertTrue(words(cairn("exact").command(BY_NAME["decode-8x128"])).endswith("--repeat 1 decode:128:8"))
         self.assertTrue(words(cairn().command(BY_NAME["cached-6144"])).endswith("cached:6144"))
         self.assertEqual(words(llama().command(BY_NAME["prefill-512"])),
@@ -95,7 +95,7 @@ class Contestants(unittest.TestCase):
 
 
 class Report(unittest.TestCase):
-    CONTESTANTS = [llama("Q4_1", 0), llama("Q4_1", 1), llama("Q4_0", 0), llama("Q4_0", 1), cairn("fast"), cairn("exact")]
+    CONTESTANTS = [llama("Q4_1", 0), llama("Q4_1", 1), llama("Q4_0", 0), llama("Q4_0", 1), cairn(), cairn("exact")]
     SAMPLES = {
         "prefill-512": {"llama.cpp Q4_1 -fa 0": [190, 188, 186], "llama.cpp Q4_1 -fa 1": [244],
                         "llama.cpp Q4_0 -fa 0": [400], "llama.cpp Q4_0 -fa 1": [503, 500, 900],
@@ -120,8 +120,8 @@ class Report(unittest.TestCase):
         lines = bench_report.comparison_table(self.summaries()[1]).splitlines()
         self.assertEqual(len({len(line) for line in lines}), 1, "columns are aligned")
         cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-        self.assertEqual(cells[0], ["tokens/s, medians", "llama.cpp Q4_1", "llama.cpp Q4_0", "cairn fast", "cairn exact",
-                                    "fast ÷ best", "exact ÷ best", "at least", ""])
+        self.assertEqual(cells[0], ["tokens/s, medians", "llama.cpp Q4_1", "llama.cpp Q4_0", "cairn fast",
+                                    "cairn exact", "fast ÷ best", "exact ÷ best", "at least", ""])
         self.assertEqual(cells[2], ["prefill, 512 tokens", "244 -fa 1", "503 -fa 1", "1,509", "503", "3.00", "1.00",
                                     "2.3 / 1.3", "short: exact"])
         self.assertEqual(cells[3], ["first token, 6,144 cached", "–", "–", "15.0 ms", "22.0 ms", "–", "–", "≤ 20 ms",
@@ -170,7 +170,7 @@ class WholeRun(unittest.TestCase):
         models.mkdir(parents=True)
         for quantisation in ("Q4_1", "Q4_0"):
             (models / f"SmolLM2-135M-Instruct.{quantisation}.gguf").touch()
-        self.script("bin/engine_bench", 'case "$*" in *exact*) r=900;; *) r=1500;; esac\n' + """
+        self.script("build/tests/engine_bench", 'case "$*" in *exact*) r=900;; *) r=1500;; esac\n' + """
 echo '{"weight_bytes":1,"kv_bytes_per_token":1,"flop_per_token":1,"attention_flop_per_position":1}'
 echo '{"case":"prefill","context":512,"streams":1,"compute":"-","tokens_per_s":'$r'}'""")
         self.script("cache/llama.cpp/bin/llama-bench", 'case "$*" in *"-fa 1"*) r=500 f=1;; *) r=300 f=0;; esac\n' + """
@@ -186,7 +186,7 @@ echo '{"flash_attn": '$f', "n_prompt": 512, "n_gen": 0, "n_depth": 0, "avg_ts": 
     def bench(self, *arguments):
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            status = bench.main([*arguments, "--bin", str(self.root / "bin"), "--cache", str(self.root / "cache")])
+            status = bench.main([*arguments, "--bin", str(self.root / "build"), "--cache", str(self.root / "cache")])
         return status, out.getvalue(), err.getvalue()
 
     def test_alternates_and_lets_the_slow_variant_sit_out(self):
@@ -208,6 +208,18 @@ echo '{"flash_attn": '$f', "n_prompt": 512, "n_gen": 0, "n_depth": 0, "avg_ts": 
         self.assertEqual(status, 0)
         self.assertIn("1,500", out)
         self.assertNotIn("llama", out + self.calls.read_text())
+
+    def test_over_grpc(self):
+        self.script("build/service/cairnd", "echo cairnd\necho listening on 127.0.0.1:77\nexec sleep 60")
+        self.script("build/tests/serving_bench", """echo '{"case":"served","streams":1,"tokens_per_s":1200}'""")
+        status, out, err = self.bench("--rows", "grpc", "--quick")
+        self.assertEqual(status, 0, err)
+        self.assertEqual([line.split("|")[-2].strip() for line in out.splitlines()[4:]], ["0.80"] * 2 + ["1.33"] * 2)
+        self.assertIn("serving_bench 127.0.0.1:77 128 8 256", self.calls.read_text())
+        self.script("build/service/cairnd", "echo no such model >&2; exit 1")
+        status, out, err = self.bench("--rows", "grpc", "--quick")
+        self.assertEqual((status, out), (1, ""))
+        self.assertIn("cairnd did not start: no such model", err)
 
     def test_without_llama_cpp(self):
         (self.root / "cache/llama.cpp/bin/llama-bench").unlink()

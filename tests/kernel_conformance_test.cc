@@ -124,7 +124,7 @@ TEST(CpuBackendTest, SaysWhatItIsAndRefusesWhatItIsNot) {
   }
   const Status status = MakeCpuBackend({1, ComputeMode::kExact, "avx9"}).status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  EXPECT_EQ(status.field(), "instruction_set");
+  EXPECT_EQ(status.field(), "--instruction-set");
 }
 
 TEST(CpuBackendDeathTest, RefusesACopyStreamAndUnequalShapes) {

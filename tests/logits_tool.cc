@@ -5,9 +5,9 @@
 //   logits_tool MODEL.gguf [--compute exact|fast] [--instruction-set NAME] [--threads N]
 //               [--chunk ROWS]
 //
-// A line on stdin is a prompt: FIRST_POSITION and then token ids, separated by spaces. For each of
-// them stdout gets the logits of the positions from FIRST_POSITION on, [positions, vocabulary], as
-// raw little-endian float32. The name of the arithmetic goes to stderr.
+// A line on stdin is a prompt: FIRST_POSITION and then token ids, separated by spaces. It is
+// answered on stdout with the logits of the positions from FIRST_POSITION on, [positions,
+// vocabulary], as raw little-endian float32.
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -78,6 +78,7 @@ class LogitsTool {
       CHECK(std::fwrite(logits.data(), sizeof(float), logits.size(), stdout) == logits.size());
       segments.clear();
     }
+    CHECK(std::fflush(stdout) == 0);
   }
 
   EngineParts parts_;
@@ -117,7 +118,6 @@ int Main(int argc, char** argv) {
   SystemClock clock;
   Result<LoadedEngine> loaded = LoadEngine(options, clock, nullptr);
   if (!loaded.ok()) return Fail(loaded.status());
-  std::fprintf(stderr, "%s\n", loaded->parts.model_info.arithmetic.c_str());
   LogitsTool tool(std::move(loaded->parts), loaded->config);
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream numbers(line);
@@ -129,7 +129,7 @@ int Main(int argc, char** argv) {
       return Fail(status);
     }
   }
-  return std::fflush(stdout) == 0 ? 0 : 1;
+  return 0;
 }
 
 }  // namespace

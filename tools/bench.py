@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures Cairn beside llama.cpp and beside the machine. `./cairn bench` runs it; docs/BENCHMARKS.md explains the rows.
+"""Measures Cairn beside llama.cpp and the machine. `./cairn bench` runs it; docs/BENCHMARKS.md explains the rows.
 
 Everything runs in one go and in alternation: row by row each contestant has one turn in a process of its own, and that
 is repeated, so that all of them see the same weather. A figure is the median of its turns. Only one thing is cut short:
@@ -20,8 +20,10 @@ import bench_report
 from bench_contestants import ROWS, BenchError, Cairn, llama_cpp, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = ["scaling", "threads", "roofline"]
+EXTRAS = ["grpc", "scaling", "threads", "roofline"]
 SCALING_CONTEXTS = (64, 256, 1024, 2048, 4096, 7800)
+SERVED = ((64, 1), (128, 8))  # context and streams
+SERVED_TOKENS = 256  # by each stream: the first and last ones are not all at the same time
 HOPELESS = 0.8  # of the better variant
 
 
@@ -52,6 +54,26 @@ def entrants(row, contestants, samples):
     return [contestant for contestant in contestants if contestant.enters(row) and
             (contestant.name not in samples or
              samples[contestant.name][0] >= HOPELESS * best[contestant.column])]
+
+
+def measure_grpc(cairns, repeat):
+    """What a client sees beside what the engine does alone: {mode: {title: {"engine", "client"}}}, tokens/s."""
+    report = {}
+    for cairn in cairns:
+        samples = {}
+        with cairn.server() as address:
+            for turn in range(repeat):
+                for context, streams in SERVED:
+                    title = f"decode, {streams} stream{'s' * (streams > 1)} at {context}"
+                    say(f"grpc: {cairn.name}, {title}")
+                    served = run(cairn.serving_command(address, context, streams, SERVED_TOKENS))
+                    alone = run(cairn.command_for([f"decode:{context}:{streams}:{SERVED_TOKENS}"]))
+                    for name, output in (("client", served), ("engine", alone)):
+                        rate = cairn.read_cases(output)[-1]["tokens_per_s"]
+                        samples.setdefault(title, {}).setdefault(name, []).append(rate)
+        report[cairn.mode] = {title: {name: statistics.median(values) for name, values in of.items()}
+                              for title, of in samples.items()}
+    return report
 
 
 def measure_scaling(cairns, repeat):
@@ -88,8 +110,8 @@ def measure_threads(cairns, repeat):
 
 def measure_roofline(folder, cairn):
     say("roofline: kernel_bench, attention_bench")
-    kernels = run([folder / "kernel_bench", cairn.threads])
-    attention = run([folder / "attention_bench", cairn.threads])
+    kernels = run([folder / "tests/kernel_bench", cairn.threads])
+    attention = run([folder / "tests/attention_bench", cairn.threads])
     costs = cairn.read_costs(run(cairn.command_for(["prefill:64"])))
     return {"text": kernels + "\n" + attention, "costs": costs, **bench_report.read_kernel_bench(kernels),
             "attention": bench_report.read_attention_bench(attention)}
@@ -113,7 +135,7 @@ def parse_arguments(arguments):
     parser.add_argument("--alone", action="store_true", help="without llama.cpp")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="of every engine (default 2)")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="everything measured, for machines")
-    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/tests", help=argparse.SUPPRESS)
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release", help=argparse.SUPPRESS)
     parser.add_argument("--cache", type=pathlib.Path, default=ROOT / ".cache", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     options.rows = [name for name in options.rows.split(",") if name]
@@ -129,9 +151,9 @@ def parse_arguments(arguments):
 
 def measure(options):
     models = options.cache / "models"
-    cairns = [Cairn(options.bin / "engine_bench", models / "SmolLM2-135M-Instruct.Q4_1.gguf", mode, options.threads)
+    cairns = [Cairn(options.bin, models / "SmolLM2-135M-Instruct.Q4_1.gguf", mode, options.threads)
               for mode in bench_report.MODES]
-    for path in (cairns[0].program, cairns[0].model):
+    for path in (options.bin / "tests/engine_bench", cairns[0].model):
         if not path.is_file():
             raise BenchError(f"{path} is missing: run ./cairn bench, which builds and fetches it")
     rows = [row for row in ROWS if row.name in options.rows]
@@ -146,6 +168,8 @@ def measure(options):
               "alternations": options.alternations,
               "rows": bench_report.summarize(rows, contestants, samples)}
     repeat = 1 if options.quick else 3
+    if "grpc" in options.rows:
+        report["grpc"] = measure_grpc(cairns, options.alternations)
     if "scaling" in options.rows:
         report["scaling"] = measure_scaling(cairns, repeat)
     if "threads" in options.rows:
@@ -160,6 +184,8 @@ def show(report):
     print(f"{report['processor']}, {report['threads']} threads, medians of {report['alternations']}, {report['date']}")
     if report["rows"]:
         print("\n" + bench_report.comparison_table(report["rows"]))
+    if "grpc" in report:
+        print("\n" + bench_report.grpc_table(report["grpc"]))
     if "scaling" in report:
         print("\n" + bench_report.scaling_table(report["scaling"]))
     if "thread_scaling" in report:

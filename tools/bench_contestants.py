@@ -1,10 +1,13 @@
 """The rows of `./cairn bench` and who runs in them: for each, the command to start and how to read what it prints."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
+import re
 import subprocess
+import tempfile
 
 DECODED_TOKENS = 32  # by each stream in one run, by every engine
 
@@ -46,9 +49,9 @@ def json_lines(output):
 
 @dataclasses.dataclass(frozen=True)
 class Cairn:
-    """One mode of this engine, run by engine_bench."""
+    """One mode of this engine, run by engine_bench; and as a server, seen by serving_bench."""
 
-    program: pathlib.Path
+    build: pathlib.Path  # the folder of the build
     model: pathlib.Path
     mode: str
     threads: int
@@ -69,8 +72,30 @@ class Cairn:
         return self.command_for([case])
 
     def command_for(self, cases, threads=None, repeat=1):
-        return [self.program, self.model, "--threads", threads or self.threads, "--compute", self.mode,
-                "--repeat", repeat, *cases]
+        return [self.build / "tests/engine_bench", self.model, "--threads", threads or self.threads,
+                "--compute", self.mode, "--repeat", repeat, *cases]
+
+    @contextlib.contextmanager
+    def server(self):
+        """A cairnd in this mode, for as long as it is needed; gives its address."""
+        command = [self.build / "service/cairnd", "--model", self.model, "--threads", self.threads,
+                   "--compute", self.mode, "--listen", "127.0.0.1:0", "--device-memory", "1GiB"]
+        with tempfile.TemporaryFile("w+") as log:
+            process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=log, text=True)
+            try:
+                for line in process.stdout:
+                    if found := re.fullmatch(r"listening on (\S+)\n", line):
+                        yield found[1]
+                        return
+                log.seek(0)
+                raise BenchError(f"cairnd did not start: {log.read()[-2000:]}")
+            finally:
+                process.terminate()
+                process.wait(timeout=60)
+                process.stdout.close()
+
+    def serving_command(self, address, context, streams, tokens):
+        return [self.build / "tests/serving_bench", address, context, streams, tokens]
 
     def read(self, row, output):
         return self.read_cases(output)[-1]["ms" if row.kind == "cached" else "tokens_per_s"]

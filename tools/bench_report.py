@@ -128,7 +128,15 @@ def roofline_table(shares):
     return table(["Cairn alone", "tokens/s", "needs", "the machine's peak", "share"], lines)
 
 
-# Scaling.
+# Over gRPC, and scaling.
+
+def grpc_table(report):
+    """report[mode][title]: {"engine": tokens/s, "client": tokens/s}"""
+    lines = [[f"{title}, {mode}", number(rates["engine"]), number(rates["client"]),
+              f"{rates['client'] / rates['engine']:.2f}"]
+             for mode, titles in report.items() for title, rates in titles.items()]
+    return table(["tokens/s", "engine", "over gRPC", "ratio"], lines)
+
 
 def fit_line(contexts, seconds):
     """(a, b, largest relative deviation) of seconds = a + b * context, with least squares of relative errors."""

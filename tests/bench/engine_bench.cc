@@ -5,7 +5,7 @@
 // draws the table.
 //
 //   engine_bench MODEL [--threads N] [--compute exact|fast] [--chunk TOKENS] [--repeat N] CASE...
-//   CASE: prefill:TOKENS | decode:CONTEXT:STREAMS | cached:TOKENS
+//   CASE: prefill:TOKENS | decode:CONTEXT:STREAMS[:DECODED] | cached:TOKENS
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +20,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint32_t kDecodedTokens = 32;  // a stream, in one run
+constexpr uint32_t kDecodedTokens = 32;  // by each stream in one run, unless the case says
 
 double Seconds(std::chrono::nanoseconds time) {
   return std::chrono::duration<double>(time).count();
@@ -60,8 +60,9 @@ class Bench {
     Print("cached", token_count, 1, Generate(prompt) * 1e3);
   }
 
-  // `streams` sessions at `context` tokens decode together; tokens a second of all of them.
-  void Decode(uint32_t context, uint32_t streams) {
+  // `streams` sessions at `context` tokens decode `decoded` tokens each, together; tokens a second
+  // of all of them.
+  void Decode(uint32_t context, uint32_t streams, uint32_t decoded) {
     std::vector<std::string> ids;
     for (uint32_t i = 0; i < streams; ++i) {
       ids.push_back("bench-" + std::to_string(context) + "-" + std::to_string(i));
@@ -72,7 +73,7 @@ class Bench {
     std::vector<std::shared_ptr<CountingSink>> sinks;
     for (const std::string& id : ids) {
       Check(core_.TruncateSession(id, context).status());
-      sinks.push_back(Start(id, {}, kDecodedTokens + 1));
+      sinks.push_back(Start(id, {}, decoded + 1));
     }
     // The first step brings every stream to its first token; from there on they run together.
     core_.Step();
@@ -161,7 +162,7 @@ int Usage() {
   std::fprintf(stderr,
                "usage: engine_bench MODEL [--threads N] [--compute exact|fast] [--chunk TOKENS]\n"
                "                    [--repeat N] CASE...\n"
-               "CASE: prefill:TOKENS, decode:CONTEXT:STREAMS or cached:TOKENS\n");
+               "CASE: prefill:TOKENS, decode:CONTEXT:STREAMS[:DECODED] or cached:TOKENS\n");
   return 2;
 }
 
@@ -199,13 +200,13 @@ int Main(int argc, char** argv) {
   Bench bench(core, ComputeModeName(options.mode));
   for (int run = 0; run < repeat; ++run) {
     for (const std::string& name : cases) {
-      uint32_t tokens = 0, streams = 0;
+      uint32_t tokens = 0, streams = 0, decoded = kDecodedTokens;
       if (std::sscanf(name.c_str(), "prefill:%u", &tokens) == 1) {
         bench.Prefill(tokens);
       } else if (std::sscanf(name.c_str(), "cached:%u", &tokens) == 1) {
         bench.Cached(tokens);
-      } else if (std::sscanf(name.c_str(), "decode:%u:%u", &tokens, &streams) == 2) {
-        bench.Decode(tokens, streams);
+      } else if (std::sscanf(name.c_str(), "decode:%u:%u:%u", &tokens, &streams, &decoded) >= 2) {
+        bench.Decode(tokens, streams, decoded);
       } else {
         return Usage();
       }

@@ -73,8 +73,8 @@ def shortest_paths(graph, source):
     "french": """\
 Le matin, la place du marché est encore vide quand les premiers camions arrivent. On décharge les caisses de pommes, de
 poireaux et de fromages, on plante les parasols, on se salue en soufflant dans ses mains. Vers huit heures, les clients
-commencent à venir : d'abord les plus âgés, qui connaissent chaque vendeur par son prénom, puis les familles. À midi, il
-ne reste plus que quelques salades et l'odeur du café.
+commencent à venir : d'abord les plus âgés, qui connaissent chaque vendeur par son prénom, puis les familles. À midi,
+il ne reste plus que quelques salades et l'odeur du café.
 """,
     "german": """\
 Wer im Winter durch den Wald geht, hört zuerst nur die eigenen Schritte. Erst wenn man stehen bleibt, merkt man, dass die
