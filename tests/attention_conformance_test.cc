@@ -33,7 +33,8 @@ std::vector<Implementation> Implementations() {
       __builtin_cpu_supports("f16c")) {
     all.push_back({"avx2", PagedAttentionAvx2});
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vnni")) {
       all.push_back({"avx512", PagedAttentionAvx512});
     }
   }

@@ -3,7 +3,7 @@
 // registers; merging and finishing are the AVX2 functions themselves. The operations for a query
 // and their order are the same, hence so are the bits.
 //
-// Only sources that are compiled with AVX-512 F, BW, DQ and VL may include this.
+// Only sources that are compiled for AVX-512 may include this.
 #pragma once
 
 #include <immintrin.h>
@@ -12,8 +12,7 @@
 
 #include "kernels/cpu/attention_avx2.h"
 #include "kernels/cpu/attention_strip.h"
-
-#define AVX512_INLINE [[gnu::always_inline]] inline
+#include "kernels/cpu/avx512.h"
 
 namespace cairn::avx512 {
 
@@ -38,17 +37,9 @@ void AttendPanels(const AttentionShape& shape, const AttentionStrip& strip, uint
 // The first `count` <= 16 lanes.
 AVX512_INLINE __mmask16 Lanes(uint32_t count) { return static_cast<__mmask16>((1u << count) - 1); }
 
-// Keeps a value in a register where the compiler would rather load it again for each use.
-AVX512_INLINE __m512 Pinned(__m512 value) {
-  asm("" : "+v"(value));
-  return value;
-}
-
-AVX512_INLINE __m512 LoadHalves(const std::byte* from) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
+using cairn::LoadHalves512;
 // Zero, and nothing read, in the other lanes.
-AVX512_INLINE __m512 LoadHalves(const std::byte* from, __mmask16 lanes) {
+AVX512_INLINE __m512 LoadHalves512(const std::byte* from, __mmask16 lanes) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, from));
 }
 

@@ -42,7 +42,7 @@ template <int kQueries, int kTiles>
 #pragma GCC unroll 4
     for (int tile = 0; tile < kTiles; ++tile) {
       _mm_prefetch(ahead[tile], _MM_HINT_T0);
-      const __m512 column = LoadHalves(keys[tile]);
+      const __m512 column = LoadHalves512(keys[tile]);
 #pragma GCC unroll 8
       for (int q = 0; q < kQueries; ++q) {
         sums[q][tile] = _mm512_fmadd_ps(factors[q], column, sums[q][tile]);
@@ -96,7 +96,7 @@ template <int kQueries, int kVectors>
       for (int v = 0; v < kVectors; ++v) {
         if (v % 2 == 0) _mm_prefetch(ahead + 2 * kLanes * v, _MM_HINT_T0);
         const std::byte* const from = values + 2 * kLanes * v;
-        const __m512 row = v == kVectors - 1 ? LoadHalves(from, last) : LoadHalves(from);
+        const __m512 row = v == kVectors - 1 ? LoadHalves512(from, last) : LoadHalves512(from);
 #pragma GCC unroll 8
         for (int q = 0; q < kQueries; ++q) {
           sums[q][v] = _mm512_fmadd_ps(factors[q], row, sums[q][v]);

@@ -127,7 +127,7 @@ void LoadKeys(const Head& head, uint32_t position, uint32_t tile_count) {
     float* to =
         head.scratch.panel + tile / kTileVectors * pair_floats + tile % kTileVectors * kLanes;
     for (uint32_t d = 0; d < shape.head_dim; ++d, from += stride, to += kPanelWidth) {
-      _mm512_store_ps(to, LoadHalves(from));
+      _mm512_store_ps(to, LoadHalves512(from));
     }
   }
 }
@@ -154,10 +154,10 @@ void LoadValues(const Head& head, const Span& span, const Slice& slice) {
     const uint32_t tokens = Smaller(kTileTokens, span.token_count - tile);
     for (uint32_t t = 0; t < tokens; ++t, from += stride, to += kPanelWidth) {
       if (slice.two_vectors()) {
-        _mm512_store_ps(to, LoadHalves(from));
-        _mm512_store_ps(to + kLanes, LoadHalves(from + 2 * kLanes, last));
+        _mm512_store_ps(to, LoadHalves512(from));
+        _mm512_store_ps(to + kLanes, LoadHalves512(from + 2 * kLanes, last));
       } else {
-        _mm512_store_ps(to, LoadHalves(from, last));
+        _mm512_store_ps(to, LoadHalves512(from, last));
       }
     }
   }
