@@ -20,7 +20,8 @@ struct Backend {
 struct CpuBackendOptions {
   uint32_t thread_count = 0;  // 1..256; compute threads, the caller included
   ComputeMode mode = ComputeMode::kExact;
-  std::optional<std::string> instruction_set;  // "portable" or "avx2"; default: the best there is
+  // "portable", "avx2" or "avx512"; default: the best that the processor has.
+  std::optional<std::string> instruction_set;
 };
 
 // kInvalidArgument for an unknown instruction set or thread count, kFailedPrecondition for one that

@@ -63,7 +63,7 @@ const std::vector<Setting>& Settings() {
        "positions that one session may hold; beyond the trained length with RoPE scaling",
        NumberSetting{&C::context_length, 16, 1 << 24, "as trained"}},
       {"--instruction-set", "instruction_set", "Model", "NAME",
-       "of the CPU kernels; the best that this machine has when absent",
+       "of the CPU kernels: portable, avx2 or avx512; the best of this machine when absent",
        TextSetting{&C::instruction_set}},
 
       {"--listen", "listen", "Network", "HOST:PORT", "address to serve on; port 0: any free one",

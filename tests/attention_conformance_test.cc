@@ -32,6 +32,11 @@ std::vector<Implementation> Implementations() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("f16c")) {
     all.push_back({"avx2", PagedAttentionAvx2});
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vnni")) {
+      all.push_back({"avx512", PagedAttentionAvx512});
+    }
   }
 #endif
   return all;
@@ -201,6 +206,33 @@ TEST_P(AttentionConformance, HugeScores) {
   Accuracy accuracy;
   CompareRow(heads, sequence, q.data(), out.data(), 599, accuracy);
 }
+
+// --- AVX-512 beside AVX2: bit for bit -------------------------------------------------------
+
+class AttentionVectors : public testing::TestWithParam<Heads> {};
+
+TEST_P(AttentionVectors, WidthChangesNoBit) {
+  const std::vector<Implementation> all = Implementations();
+  if (all.size() < 3) GTEST_SKIP() << "this processor has no AVX-512";
+  const Heads& heads = GetParam();
+  Rng rng(17);
+  ThreadPool pool(2);
+  const CachedSequence sequence(LayoutOf(heads), 4097, rng);
+  for (const Chunk& chunk : kChunks) {
+    const std::vector<float> q = RandomQueries(heads, chunk.rows, rng);
+    const std::vector<AttentionSegment> segments = {
+        {0, chunk.rows, chunk.first_position, sequence.blocks()}};
+    const std::vector<float> want = RunSegments(all[1], heads, q, segments, pool);
+    const std::vector<float> got = RunSegments(all[2], heads, q, segments, pool);
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), want.size() * sizeof(float)), 0)
+        << chunk.rows << " rows at " << chunk.first_position;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AttentionVectors, testing::ValuesIn(kHeads),
+                         [](const testing::TestParamInfo<Heads>& heads) {
+                           return "case" + std::to_string(heads.index);
+                         });
 
 // --- Row-local: bit for bit -----------------------------------------------------------------
 

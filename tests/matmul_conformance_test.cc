@@ -214,6 +214,34 @@ TEST_P(MatMulConformance, PackRefusesWhatDoesNotFit) {
             Code::kInvalidArgument);
 }
 
+// The integers are exact and the floating-point additions have one order, with the same fusions:
+// the wider vectors change no bit.
+TEST(Avx512Test, ProductsHaveTheBitsOfAvx2) {
+  if (!MakeCpuBackend({1, ComputeMode::kExact, "avx512"}).ok()) {
+    GTEST_SKIP() << "this processor has no AVX-512 with VNNI";
+  }
+  Rng rng(7);
+  constexpr uint32_t kRows = 49, kCols = 640, kRowCount = 29;
+  for (const ComputeMode mode : {ComputeMode::kExact, ComputeMode::kFast}) {
+    for (const TensorType type : {TensorType::kF32, TensorType::kF16, TensorType::kBF16,
+                                  TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1}) {
+      const auto matrix = reference::RandomMatrix(type, kRows, kCols, rng);
+      const std::vector<float> x = reference::RandomFloats(kRowCount * kCols, 1.0, rng);
+      std::vector<float> products[2];
+      for (const bool is_wide : {false, true}) {
+        const Backend backend = *MakeCpuBackend({1, mode, is_wide ? "avx512" : "avx2"});
+        const auto stream = *backend.device->NewStream(StreamUse::kCompute);
+        const auto weight = *backend.ops->Pack(matrix.view());
+        products[is_wide].resize(size_t{kRowCount} * kRows);
+        const MatMulOutput output = {weight.get(), products[is_wide].data()};
+        backend.ops->MatMul({x.data(), kRowCount, {&output, 1}}, *stream);
+      }
+      EXPECT_TRUE(SameBits(products[0].data(), products[1].data(), products[0].size()))
+          << TraitsOf(type).name << ' ' << ComputeModeName(mode);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cpu, MatMulConformance, testing::ValuesIn(reference::AvailableBackends()),
                          CaseName);
 

@@ -177,7 +177,7 @@ double SwiGlu(double gate, double up) { return gate / (1.0 + std::exp(-gate)) * 
 
 std::vector<BackendCase> AvailableBackends() {
   std::vector<BackendCase> backends;
-  for (const char* instruction_set : {"portable", "avx2"}) {
+  for (const char* instruction_set : {"portable", "avx2", "avx512"}) {
     for (const ComputeMode mode : {ComputeMode::kExact, ComputeMode::kFast}) {
       const CpuBackendOptions options = {1, mode, instruction_set};
       if (MakeCpuBackend(options).ok()) backends.push_back({instruction_set, mode});

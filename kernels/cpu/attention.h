@@ -40,6 +40,8 @@ void PagedAttentionPortable(const PagedAttentionArgs& args, ThreadPool& pool);
 #if defined(__x86_64__)
 // Needs AVX2, FMA and F16C.
 void PagedAttentionAvx2(const PagedAttentionArgs& args, ThreadPool& pool);
+// Needs AVX-512 F, BW, DQ, VL and VNNI besides. Its bits are those of PagedAttentionAvx2.
+void PagedAttentionAvx512(const PagedAttentionArgs& args, ThreadPool& pool);
 #endif
 
 }  // namespace cairn

@@ -15,6 +15,8 @@ void Attend(const AttentionShape& shape, const AttentionStrip& strip, uint32_t s
                                          scratch);
 }
 
+}  // namespace
+
 void Merge(const AttentionShape& shape, const AttentionSums& into, const AttentionSums& from,
            uint32_t query_begin, uint32_t query_end) {
   for (uint32_t i = query_begin; i < query_end; i += kQueryPad) {
@@ -49,7 +51,6 @@ void Finish(const AttentionShape& shape, const AttentionStrip& strip, const Atte
   }
 }
 
-}  // namespace
 }  // namespace avx2
 
 void PagedAttentionAvx2(const PagedAttentionArgs& args, ThreadPool& pool) {

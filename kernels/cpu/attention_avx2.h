@@ -30,6 +30,12 @@ void AttendPanels(const AttentionShape& shape, const AttentionStrip& strip, uint
                   uint32_t span_end, AttentionSums sums, size_t sums_stride,
                   const AttentionScratch& scratch);
 
+// As AttentionKernels has them.
+void Merge(const AttentionShape& shape, const AttentionSums& into, const AttentionSums& from,
+           uint32_t query_begin, uint32_t query_end);
+void Finish(const AttentionShape& shape, const AttentionStrip& strip, const AttentionSums& sums,
+            uint32_t query_begin, uint32_t query_end);
+
 // f(integral_constant of value) for a value in 1 .. kMax, so that it becomes a template argument.
 template <int kMax, class F>
 AVX2_INLINE void WithConstant(uint32_t value, F&& f) {
@@ -38,9 +44,6 @@ AVX2_INLINE void WithConstant(uint32_t value, F&& f) {
   }
   f(std::integral_constant<int, kMax>{});
 }
-
-constexpr uint32_t Smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
-constexpr uint32_t TileCount(uint32_t tokens) { return (tokens + kTileTokens - 1) / kTileTokens; }
 
 // Always inlined: GCC takes a function that does nothing but this for one without effect, and drops
 // the calls.

@@ -1,8 +1,13 @@
 #include "kernels/cpu/attention_avx2.h"
-#include "kernels/cpu/attention_avx2_read_ahead.h"
+#include "kernels/cpu/attention_read_ahead.h"
 
 namespace cairn::avx2 {
 namespace {
+
+struct Avx2 {
+  static constexpr uint32_t kRunTiles = 2;
+};
+constexpr uint32_t kRunTiles = Avx2::kRunTiles;
 
 // How far prefetching runs ahead.
 constexpr uint64_t kLeadBytes = 12 * 1024;
@@ -11,7 +16,6 @@ constexpr uint32_t kTileQueriesMax = kDirectGroupMax / 2;
 // Tiles of keys that are multiplied at once, so that there are enough sums to keep the multipliers
 // busy and no more than there are registers.
 constexpr int TilesAtOnce(int queries) { return queries <= 3 ? 2 : 1; }
-static_assert(kRunTiles == 2);
 // The same for values, in vectors of 8 dimensions.
 constexpr int VectorsAtOnce(int queries) { return queries == 1 ? 8 : queries <= 3 ? 4 : 2; }
 
@@ -253,7 +257,7 @@ class DirectRow {
   const AttentionStrip& strip_;
   const AttentionScratch& scratch_;
   const uint32_t query_count_;
-  ReadAhead ahead_;
+  ReadAhead<Avx2> ahead_;
   const uint64_t lead_;  // pieces
   uint64_t done_ = 0;    // pieces read
 };

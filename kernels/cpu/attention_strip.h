@@ -1,6 +1,7 @@
 // The seam between sharing out attention over threads (attention_driver.cc) and computing it
-// (attention_portable.cc, attention_avx2.cc): plain pointers, so that the kernels, which are
-// compiled for a newer processor, instantiate nothing that other code might link to.
+// (attention_portable.cc, attention_avx2.cc, attention_avx512.cc): plain pointers, so that the
+// kernels, which are compiled for a newer processor, instantiate nothing that other code might link
+// to.
 //
 // A query is one row with one head. A strip is the unit of work: all queries of some consecutive
 // rows of one segment with some consecutive KV heads. Query (kv_head, row, head in the group) of a
@@ -99,6 +100,11 @@ struct AttentionKernels {
 // Computes args with the kernels, all threads of the pool taking part.
 void RunAttention(const PagedAttentionArgs& args, const AttentionKernels& kernels,
                   ThreadPool& pool);
+
+[[gnu::always_inline]] constexpr uint32_t Smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
+[[gnu::always_inline]] constexpr uint32_t TileCount(uint32_t tokens) {
+  return (tokens + kTileTokens - 1) / kTileTokens;
+}
 
 // Where query `index` of a strip stands in q and in out, in floats from the strip's first.
 [[gnu::always_inline]] inline size_t QueryOffset(const AttentionShape& shape,

@@ -16,6 +16,9 @@
 namespace cairn {
 
 void QuantizeAvx2(const QuantizeArgs& args, uint32_t row_begin, uint32_t row_end);
+void RmsNormAvx2(const RmsNormArgs& args, uint32_t row_begin, uint32_t row_end);
+void RopeWriteKvAvx2(const RopeWriteKvArgs& args, uint32_t row_begin, uint32_t row_end);
+void SwiGluAvx2(const SwiGluArgs& args, uint32_t row_begin, uint32_t row_end);
 void FloatProductAvx2(const PanelProductArgs& args);  // kF32, kF16, kBF16
 void PairProductAvx2(const PanelProductArgs& args);   // kQ8Pairs
 void QuadProductAvx2(const PanelProductArgs& args);   // kQ4Quads, kQ4QuadsMin

@@ -67,7 +67,9 @@ float AddAndSumSquares(float* x, const float* delta, uint32_t width) {
   return total;
 }
 
-void RmsNorm(const RmsNormArgs& args, uint32_t row_begin, uint32_t row_end) {
+}  // namespace
+
+void RmsNormAvx2(const RmsNormArgs& args, uint32_t row_begin, uint32_t row_end) {
   const uint32_t width = args.width;
   const uint32_t whole = width / kLanes * kLanes;
   for (uint32_t row = row_begin; row < row_end; ++row) {
@@ -85,6 +87,8 @@ void RmsNorm(const RmsNormArgs& args, uint32_t row_begin, uint32_t row_end) {
     for (uint32_t i = whole; i < width; ++i) out[i] = x[i] * scale * args.gain[i];
   }
 }
+
+namespace {
 
 // Rotates 4 adjacent pairs: (a, b) -> (a cos - b sin, b cos + a sin).
 AVX2_INLINE __m256 RotatePairs(__m256 pairs, __m256 cos_sin) {
@@ -156,7 +160,9 @@ void WriteKeyValue(const RopeWriteKvArgs& args, uint32_t row, const float* cos_s
   }
 }
 
-void RopeWriteKv(const RopeWriteKvArgs& args, uint32_t row_begin, uint32_t row_end) {
+}  // namespace
+
+void RopeWriteKvAvx2(const RopeWriteKvArgs& args, uint32_t row_begin, uint32_t row_end) {
   const uint32_t head_dim = args.layout->head_dim;
   const __m256 q_scale = _mm256_set1_ps(args.q_scale);
   for (uint32_t row = row_begin; row < row_end; ++row) {
@@ -172,6 +178,8 @@ void RopeWriteKv(const RopeWriteKvArgs& args, uint32_t row_begin, uint32_t row_e
     if (args.places[row].block != nullptr) WriteKeyValue(args, row, cos_sin);
   }
 }
+
+namespace {
 
 // e^x for x in [-87, 87], within 2 ulp: x = n ln 2 + r with |r| <= ln 2 / 2, and e^r by the first
 // eight terms of its series, whose remainder is below r^8 / 8! < 6e-9.
@@ -200,7 +208,9 @@ AVX2_INLINE __m256 SwiGlu8(__m256 gate, __m256 up) {
   return _mm256_mul_ps(_mm256_div_ps(gate, denominator), up);
 }
 
-void SwiGlu(const SwiGluArgs& args, uint32_t row_begin, uint32_t row_end) {
+}  // namespace
+
+void SwiGluAvx2(const SwiGluArgs& args, uint32_t row_begin, uint32_t row_end) {
   const size_t end = size_t{row_end} * args.width;
   for (size_t i = size_t{row_begin} * args.width; i < end; i += kLanes) {
     const uint32_t count = end - i < kLanes ? static_cast<uint32_t>(end - i) : kLanes;
@@ -209,15 +219,13 @@ void SwiGlu(const SwiGluArgs& args, uint32_t row_begin, uint32_t row_end) {
   }
 }
 
-}  // namespace
-
 constinit const CpuKernels kAvx2Kernels = {
     .instruction_set = "avx2",
     .quantize = QuantizeAvx2,
     .panel_product = PanelProduct,
-    .rms_norm = RmsNorm,
-    .rope_write_kv = RopeWriteKv,
-    .swiglu = SwiGlu,
+    .rms_norm = RmsNormAvx2,
+    .rope_write_kv = RopeWriteKvAvx2,
+    .swiglu = SwiGluAvx2,
     .paged_attention = PagedAttentionAvx2,
 };
 

@@ -186,6 +186,7 @@ const CpuKernels* FindKernels(const std::string& instruction_set) {
   if (instruction_set == kPortableKernels.instruction_set) return &kPortableKernels;
 #if defined(__x86_64__)
   if (instruction_set == kAvx2Kernels.instruction_set) return &kAvx2Kernels;
+  if (instruction_set == kAvx512Kernels.instruction_set) return &kAvx512Kernels;
 #endif
   return nullptr;
 }
@@ -197,12 +198,18 @@ bool ProcessorRuns(const CpuKernels& kernels) {
     // for it by name.
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   }
+  if (&kernels == &kAvx512Kernels) {
+    return ProcessorRuns(kAvx2Kernels) && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+  }
 #endif
   return &kernels == &kPortableKernels;
 }
 
 const CpuKernels& BestKernels() {
 #if defined(__x86_64__)
+  if (ProcessorRuns(kAvx512Kernels)) return kAvx512Kernels;
   if (ProcessorRuns(kAvx2Kernels)) return kAvx2Kernels;
 #endif
   return kPortableKernels;
@@ -212,7 +219,8 @@ Result<const CpuKernels*> ChooseKernels(const std::optional<std::string>& instru
   if (!instruction_set.has_value()) return &BestKernels();
   const CpuKernels* const kernels = FindKernels(*instruction_set);
   if (kernels == nullptr) {
-    return InvalidField("--instruction-set", "must be portable or avx2, is " + *instruction_set);
+    return InvalidField("--instruction-set",
+                        "must be portable, avx2 or avx512, is " + *instruction_set);
   }
   if (!ProcessorRuns(*kernels)) {
     return FailedPrecondition("this processor has no " + *instruction_set);

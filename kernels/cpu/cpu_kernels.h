@@ -95,7 +95,8 @@ struct CpuKernels {
 
 extern const CpuKernels kPortableKernels;
 #if defined(__x86_64__)
-extern const CpuKernels kAvx2Kernels;  // needs AVX2, FMA and F16C
+extern const CpuKernels kAvx2Kernels;    // needs AVX2, FMA and F16C
+extern const CpuKernels kAvx512Kernels;  // needs AVX-512 F, BW, DQ, VL and VNNI besides
 #endif
 
 }  // namespace cairn

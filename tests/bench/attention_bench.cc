@@ -33,14 +33,30 @@ constexpr uint32_t kRowsMax = 512;
 
 using Attention = void (*)(const PagedAttentionArgs&, ThreadPool&);
 
-Attention BestAttention() {
+struct Implementation {
+  const char* name;
+  Attention run;
+};
+
+// Those with vectors that this processor can run; the portable one only where there is no other.
+std::vector<Implementation> Implementations() {
+  std::vector<Implementation> all;
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return PagedAttentionAvx2;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    all.push_back({"avx2", PagedAttentionAvx2});
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512vnni")) {
+      all.push_back({"avx512", PagedAttentionAvx512});
+    }
+  }
 #endif
-  return PagedAttentionPortable;
+  if (all.empty()) all.push_back({"portable", PagedAttentionPortable});
+  return all;
 }
 
 struct Case {
+  Implementation implementation;
   uint32_t batch;  // segments
   uint32_t rows;   // of each
   uint32_t first_position;
@@ -70,7 +86,7 @@ class Bench {
     out_.resize(q_.size());
   }
 
-  void Measure(Attention attention, Case& c) {
+  void Measure(Case& c) {
     // Sequences of a batch are the same blocks in other orders.
     std::vector<std::vector<const std::byte*>> tables(c.batch, blocks_);
     std::vector<AttentionSegment> segments;
@@ -81,7 +97,7 @@ class Bench {
     }
     const double seconds = SecondsOf([&] {
       for (uint32_t layer = 0; layer < c.layers(); ++layer) {
-        attention(
+        c.implementation.run(
             {q_.data(), out_.data(), segments, &layout_, layer, group_ * layout_.kv_head_count},
             pool_);
       }
@@ -106,9 +122,10 @@ class Bench {
     const double gflops = flops * c.layers() / c.best_seconds * 1e-9;
     const double gbytes = bytes * c.layers() / c.best_seconds * 1e-9;
     std::printf(
-        "%-8s batch %u rows %3u at %4u: %8.3f ms  %6.1f GFLOP/s %4.0f %%  %5.1f GB/s %4.0f %%\n",
-        c.decode() ? "decode" : "prefill", c.batch, c.rows, c.first_position, c.best_seconds * 1e3,
-        gflops, 100 * gflops / peak_fma, gbytes, 100 * gbytes / peak_read);
+        "%-8s %-8s batch %u rows %3u at %4u: %8.3f ms  %6.1f GFLOP/s %4.0f %%  %5.1f GB/s %4.0f "
+        "%%\n",
+        c.implementation.name, c.decode() ? "decode" : "prefill", c.batch, c.rows, c.first_position,
+        c.best_seconds * 1e3, gflops, 100 * gflops / peak_fma, gbytes, 100 * gbytes / peak_read);
   }
 
   ThreadPool& pool() { return pool_; }
@@ -144,10 +161,14 @@ int Main(int argc, char** argv) {
 
   std::vector<Case> cases;
   for (const uint32_t context : {64u, 512u, 2048u, 8000u, 8192u}) {
-    for (const uint32_t batch : {1u, 8u}) cases.push_back({batch, 1, context - 1});
+    for (const uint32_t batch : {1u, 8u}) {
+      for (const Implementation& i : Implementations()) cases.push_back({i, batch, 1, context - 1});
+    }
   }
   for (const uint32_t rows : {16u, 128u, 512u}) {
-    for (const uint32_t depth : {0u, 2048u, 6144u}) cases.push_back({1, rows, depth});
+    for (const uint32_t depth : {0u, 2048u, 6144u}) {
+      for (const Implementation& i : Implementations()) cases.push_back({i, 1, rows, depth});
+    }
   }
   double peak_fma = 0;
   double peak_read = 0;
@@ -156,7 +177,7 @@ int Main(int argc, char** argv) {
     peak_fma = std::max(peak_fma, MeasureFmaPeak(bench.pool(), 1));
     peak_read = std::max(peak_read, MeasureReadPeak(bench.pool(), 1));
     peak_blocks = std::max(peak_blocks, bench.MeasureBlockReadPeak());
-    for (Case& c : cases) bench.Measure(BestAttention(), c);
+    for (Case& c : cases) bench.Measure(c);
   }
   std::printf("%u threads: FMA peak %.1f GFLOP/s, read peak %.1f GB/s, of the blocks %.1f GB/s\n",
               values[0], peak_fma, peak_read, peak_blocks);

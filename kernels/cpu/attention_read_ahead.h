@@ -4,11 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cpu/attention_avx2.h"
+#include "kernels/cpu/attention_strip.h"
 
-namespace cairn::avx2 {
-
-inline constexpr uint32_t kRunTiles = 2;
+namespace cairn {
 
 // A piece is the keys or the values of a tile of 16 positions with one KV head. The pieces of a
 // span are read in this order: all keys, then all values; of either, for each run of kRunTiles
@@ -17,6 +15,10 @@ inline constexpr uint32_t kRunTiles = 2;
 // ReadAhead walks the pieces of all spans of a strip in that order, ahead of the arithmetic, which
 // prefetches what it names. The processor's own prefetching does not see that blocks follow one
 // another.
+//
+// InstructionSet gives kRunTiles. It is what makes the class a template, too: each instruction set
+// has a copy of its own, which the linker cannot take for another's.
+template <class InstructionSet>
 class ReadAhead {
  public:
   ReadAhead(const AttentionShape& shape, const AttentionStrip& strip, uint32_t span_begin,
@@ -56,6 +58,8 @@ class ReadAhead {
   }
 
  private:
+  static constexpr uint32_t kRunTiles = InstructionSet::kRunTiles;
+
   void EnterSpan() {
     values_ = false;
     if (span_ == span_end_) return;
@@ -91,4 +95,4 @@ class ReadAhead {
   uint32_t head_ = 0;
 };
 
-}  // namespace cairn::avx2
+}  // namespace cairn
