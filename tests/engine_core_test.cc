@@ -283,6 +283,20 @@ TEST(EngineCore, AFullContextEndsAtOnce) {
   EXPECT_EQ(sink->end->finish_reason, FinishReason::kLength);
 }
 
+TEST(EngineCore, AShortRequestDoesNotWaitForALongPrompt) {
+  EngineHarness harness;  // 64 rows of prefill a step
+  harness.Create("long", RandomTokens(50, 1900));
+  harness.Create("short", RandomTokens(51, 20));
+  const auto long_sink = harness.StartDecode(GreedyDecode("long", 1));
+  harness.core().Step();
+  const auto short_sink = harness.StartDecode(GreedyDecode("short", 1));
+  for (int step = 0; step < 3; ++step) harness.core().Step();
+  EXPECT_EQ(short_sink->tokens.size(), 1u);
+  EXPECT_EQ(long_sink->tokens.size(), 0u);
+  harness.Run();
+  EXPECT_EQ(long_sink->tokens.size(), 1u);
+}
+
 // "é" is two bytes, each a token of the tiny vocabulary: a range may end between them.
 TEST(EngineCore, RangesThatCutACharacterConcatenate) {
   EngineHarness harness;
