@@ -60,7 +60,10 @@ SessionInfo EngineCore::InfoOf(const Session& session) const {
 }
 
 void EngineCore::ExpireSessions() {
-  for (const std::string& id : sessions_.ExpireNow()) {
+  const auto in_use = [this](const std::string& id) {
+    return runner_.FindBySession(id) != nullptr;
+  };
+  for (const std::string& id : sessions_.ExpireNow(in_use)) {
     runner_.Unpin(id);
     if (const Sequence* sequence = runner_.FindBySession(id)) {
       runner_.Cancel(sequence->id, NotFound("session " + Quoted(id) + " has expired"));
@@ -201,7 +204,7 @@ Result<SessionInfo> EngineCore::PrefetchSession(const std::string& id, SequenceI
 
 Result<Residency> EngineCore::LookupPrefix(EncodedContent content, const std::string& cache_salt) {
   if (content.empty()) return InvalidField("content", "is empty");
-  RETURN_IF_ERROR(ValidateCacheSalt(cache_salt));
+  RETURN_IF_ERROR(ValidateCacheSalt(cache_salt, "cache_salt"));
   const std::vector<uint32_t> tokens = encoder_.Resolve(std::move(content), {});
   const uint32_t block_tokens = parts_.blocks->layout().block_tokens;
   Residency residency;
@@ -326,7 +329,7 @@ Status EngineCore::StartGenerate(const StreamStart& start, const GenerateRequest
                                  EncodedContent content) {
   RETURN_IF_ERROR(CheckStream(request.max_tokens, request.sampling));
   RETURN_IF_ERROR(ValidatePriority(request.priority, "priority"));
-  RETURN_IF_ERROR(ValidateCacheSalt(request.cache_salt));
+  RETURN_IF_ERROR(ValidateCacheSalt(request.cache_salt, "cache_salt"));
   std::vector<uint32_t> tokens = encoder_.Resolve(std::move(content), {});
   if (tokens.empty()) return InvalidField("content", "is empty");
   if (tokens.size() >= config_.context_length) {

@@ -245,6 +245,7 @@ void Runner::End(Sequence& sequence, StreamEnd end) {
       const int64_t computed =
           std::min(static_cast<int64_t>(sequence.computed_end), (*session)->token_count());
       CHECK(sessions_.MarkComputed(sequence.session_id, computed).ok());
+      CHECK(sessions_.Touch(sequence.session_id).ok());  // a time to live counts from the end
     }
   }
   end.usage = sequence.usage;

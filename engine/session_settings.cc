@@ -12,7 +12,6 @@ namespace {
 constexpr size_t kIdBytesMax = 63;
 constexpr size_t kSaltBytesMax = 64;
 constexpr size_t kDisplayNameBytesMax = 256;
-constexpr size_t kAnnotationCountMax = 32;
 constexpr size_t kAnnotationKeyBytesMax = 63;
 constexpr size_t kAnnotationValueBytesMax = 1024;
 // Added to any moment of this century it is still a time that 64 bits of nanoseconds can say.
@@ -30,7 +29,9 @@ Status ValidateExpiration(const Expiration& expiration, Clock::Wall now) {
   using std::chrono::duration_cast;
   using std::chrono::milliseconds;
   if (const auto* moment = std::get_if<Clock::Wall>(&expiration); moment && *moment <= now) {
-    const auto late = duration_cast<milliseconds>(now - *moment);
+    // In milliseconds first: between any two moments that a clock can name there is no overflow.
+    const auto late = duration_cast<milliseconds>(now.time_since_epoch()) -
+                      duration_cast<milliseconds>(moment->time_since_epoch());
     return InvalidField("session.expire_time",
                         "must be in the future, is " + std::to_string(late.count()) + " ms ago");
   }
@@ -76,8 +77,8 @@ Status ValidateSessionId(std::string_view id, const std::string& field) {
   return Status();
 }
 
-Status ValidateCacheSalt(std::string_view salt) {
-  return ValidateBytes(salt, kSaltBytesMax, "cache_salt");
+Status ValidateCacheSalt(std::string_view salt, const std::string& field) {
+  return ValidateBytes(salt, kSaltBytesMax, field);
 }
 
 Status ValidatePriority(int32_t priority, const std::string& field) {

@@ -15,8 +15,10 @@ namespace cairn {
 // [a-z0-9][a-z0-9-]{0,62}, else kInvalidArgument naming `field`.
 Status ValidateSessionId(std::string_view id, const std::string& field);
 
+inline constexpr size_t kAnnotationCountMax = 32;
+
 // At most 64 bytes.
-Status ValidateCacheSalt(std::string_view salt);
+Status ValidateCacheSalt(std::string_view salt, const std::string& field);
 
 // 0..100.
 Status ValidatePriority(int32_t priority, const std::string& field);

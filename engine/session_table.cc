@@ -68,7 +68,7 @@ SessionTable::SessionTable(const EngineConfig& config, uint32_t vocabulary_size,
 
 Result<const Session*> SessionTable::Create(const CreateSessionRequest& request) {
   RETURN_IF_ERROR(ValidateSettings(request.settings, vocabulary_size_, now_));
-  RETURN_IF_ERROR(ValidateCacheSalt(request.cache_salt));
+  RETURN_IF_ERROR(ValidateCacheSalt(request.cache_salt, "session.cache_salt"));
   Session session;
   ASSIGN_OR_RETURN(session.id, ClaimId(request.id));
   session.settings = request.settings;
@@ -191,12 +191,21 @@ Status SessionTable::Touch(const std::string& id) {
   return Status();
 }
 
-std::vector<std::string> SessionTable::ExpireNow() {
+std::vector<std::string> SessionTable::ExpireNow(
+    const std::function<bool(const std::string& id)>& in_use) {
   now_ = std::max(now_, clock_.WallNow());
   std::vector<std::string> expired;
   while (!expiries_.empty() && expiries_.begin()->first <= now_) {
-    expired.push_back(expiries_.begin()->second);
-    Erase(sessions_.at(expired.back()));
+    const std::string id = expiries_.begin()->second;
+    Session& session = sessions_.at(id);
+    const bool slides =
+        std::holds_alternative<std::chrono::nanoseconds>(session.settings.expiration);
+    if (slides && in_use(id)) {
+      MarkUsed(session);  // its time to live begins again now, so it leaves the front
+      continue;
+    }
+    expired.push_back(id);
+    Erase(session);
   }
   return expired;
 }

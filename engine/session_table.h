@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -90,8 +91,9 @@ class SessionTable {
   // The session is used now. Create, Fork (of both), Update, Truncate and Append do this too.
   Status Touch(const std::string& id);
   // Moves the table's time to now and removes what has expired by then; their ids, for whoever
-  // keeps something for them.
-  std::vector<std::string> ExpireNow();
+  // keeps something for them. A session that is `in_use` is being used now: a time to live does not
+  // run out under it, a fixed moment does.
+  std::vector<std::string> ExpireNow(const std::function<bool(const std::string& id)>& in_use);
 
   // As List and the calls of the API report it, but for state and residency.
   SessionInfo Info(const Session& session) const;

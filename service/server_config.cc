@@ -61,7 +61,7 @@ const std::vector<Setting>& Settings() {
        TextSetting{&C::compute, {"exact", "fast"}}},
       {"--context-length", "context_length", "Model", "TOKENS",
        "positions that one session may hold; beyond the trained length with RoPE scaling",
-       NumberSetting{&C::context_length, 16, 1 << 24, "as trained"}},
+       NumberSetting{&C::context_length, 16, 4 << 20, "as trained"}},
       {"--instruction-set", "instruction_set", "Model", "NAME",
        "of the CPU kernels: portable, avx2 or avx512; the best of this machine when absent",
        TextSetting{&C::instruction_set}},
@@ -82,7 +82,7 @@ const std::vector<Setting>& Settings() {
                      Unit::kBytes}},
 
       {"--threads", "threads", "Scheduling", "N", "compute threads",
-       NumberSetting{&C::threads, 1, 1024, "one a core"}},
+       NumberSetting{&C::threads, 1, 256, "one a core"}},
       {"--max-concurrent", "max_concurrent", "Scheduling", "N", "sequences that run at once",
        NumberSetting{&C::max_concurrent, 1, 1024}},
       {"--prefill-chunk", "prefill_chunk_tokens", "Scheduling", "TOKENS",

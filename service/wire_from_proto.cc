@@ -135,7 +135,7 @@ Result<SuspendRequest> FromProto(const v1::SuspendSessionRequest& request) {
 Result<LookupRequest> FromProto(const v1::LookupPrefixRequest& request) {
   LookupRequest lookup;
   ASSIGN_OR_RETURN(lookup.content, RequiredContent(request.has_content(), request.content()));
-  RETURN_IF_ERROR(ValidateCacheSalt(request.cache_salt()));
+  RETURN_IF_ERROR(ValidateCacheSalt(request.cache_salt(), "cache_salt"));
   lookup.cache_salt = request.cache_salt();
   return lookup;
 }

@@ -29,8 +29,15 @@ Result<Expiration> ExpirationFromProto(const v1::Session& session) {
   return Expiration();
 }
 
-std::map<std::string, std::string> AnnotationsFromProto(const v1::Session& session) {
-  return {session.annotations().begin(), session.annotations().end()};
+// The bound is looked at before anything is copied: a message may hold millions.
+Result<std::map<std::string, std::string>> AnnotationsFromProto(const v1::Session& session) {
+  if (session.annotations_size() > static_cast<int>(kAnnotationCountMax)) {
+    return InvalidField("session.annotations",
+                        "must have at most " + std::to_string(kAnnotationCountMax) +
+                            " entries, has " + std::to_string(session.annotations_size()));
+  }
+  return std::map<std::string, std::string>(session.annotations().begin(),
+                                            session.annotations().end());
 }
 
 Result<SessionSettings> SettingsFromProto(const v1::Session& session) {
@@ -40,7 +47,7 @@ Result<SessionSettings> SettingsFromProto(const v1::Session& session) {
   if (session.has_priority()) settings.priority = session.priority();
   settings.sampling = FromProto(session.sampling());
   settings.pinned = session.pinned();
-  settings.annotations = AnnotationsFromProto(session);
+  ASSIGN_OR_RETURN(settings.annotations, AnnotationsFromProto(session));
   return settings;
 }
 
@@ -76,7 +83,7 @@ Status AddToPatch(const std::string& path, const std::string& field, const v1::S
   } else if (path == "pinned") {
     patch.pinned = session.pinned();
   } else if (path == "annotations") {
-    patch.annotations = AnnotationsFromProto(session);
+    ASSIGN_OR_RETURN(patch.annotations, AnnotationsFromProto(session));
   } else if (path.starts_with("sampling.") || path.starts_with("annotations.")) {
     return InvalidField(field, "must name " + path.substr(0, path.find('.')) + " as a whole");
   } else if (IsOtherFieldOfSession(path)) {

@@ -13,8 +13,8 @@ Result<Clock::Wall> TimeFromProto(const google::protobuf::Timestamp& time,
   if (time.nanos() < 0 || time.nanos() >= kNanosPerSecond) {
     return InvalidField(field, "nanos must be in 0..999999999, is " + std::to_string(time.nanos()));
   }
-  if (time.seconds() < -kSecondsMax || time.seconds() > kSecondsMax) {
-    return InvalidField(field, "must lie before the year 2262, is " +
+  if (time.seconds() < 0 || time.seconds() > kSecondsMax) {
+    return InvalidField(field, "must lie in the years 1970 to 2262, is " +
                                    std::to_string(time.seconds()) + " s after 1970");
   }
   const std::chrono::nanoseconds since_epoch =

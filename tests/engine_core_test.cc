@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/engine_harness.h"
 
 namespace cairn {
@@ -281,6 +283,23 @@ TEST(EngineCore, AFullContextEndsAtOnce) {
   const auto sink = harness.Decode(GreedyDecode("a", 50));
   EXPECT_EQ(sink->tokens.size(), 0u);
   EXPECT_EQ(sink->end->finish_reason, FinishReason::kLength);
+}
+
+TEST(EngineCore, ATimeToLiveDoesNotRunOutUnderAStream) {
+  using std::chrono::milliseconds;
+  EngineHarness harness;
+  SessionSettings settings;
+  settings.expiration = std::chrono::nanoseconds(milliseconds(20));
+  harness.Create("a", RandomTokens(52, 20), settings);
+  const auto sink = harness.StartDecode(GreedyDecode("a", 5));
+  std::this_thread::sleep_for(milliseconds(40));
+  harness.core().ExpireSessions();
+  harness.Run();
+  EXPECT_TRUE(sink->end && sink->end->status.ok());
+  EXPECT_EQ(sink->tokens.size(), 5u);
+  std::this_thread::sleep_for(milliseconds(40));
+  harness.core().ExpireSessions();
+  EXPECT_EQ(harness.core().GetSession("a").status().code(), Code::kNotFound);
 }
 
 TEST(EngineCore, AShortRequestDoesNotWaitForALongPrompt) {

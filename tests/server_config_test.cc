@@ -133,7 +133,7 @@ TEST(ServerConfig, BoundsAreNamedWithFlagLimitAndValue) {
   EXPECT_EQ(ErrorOf({"--max-concurrent", "0"}), "--max-concurrent: must be in 1..1024, is 0");
   EXPECT_EQ(ErrorOf({"--prefill-chunk", "8193"}), "--prefill-chunk: must be in 16..8192, is 8193");
   EXPECT_EQ(ErrorOf({"--threads", "1025"}),
-            "--threads: must be in 1..1024 or 0 (one a core), is 1025");
+            "--threads: must be in 1..256 or 0 (one a core), is 1025");
   EXPECT_EQ(ErrorOf({"--device-memory", "4KiB"}),
             "--device-memory: must be in 1MiB..64TiB or 0 (fits the machine), is 4KiB");
   EXPECT_EQ(ErrorOf({"--compute", "sloppy"}),

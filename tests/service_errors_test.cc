@@ -277,6 +277,7 @@ TEST_F(ServiceErrorsTest, SettingsAreBounded) {
       {"session.ttl", [](S& s) { s.mutable_ttl()->set_seconds(0); }},
       {"session.ttl", [](S& s) { s.mutable_ttl()->set_seconds(INT64_MAX); }},
       {"session.expire_time", [](S& s) { s.mutable_expire_time()->set_seconds(1000); }},
+      {"session.expire_time", [](S& s) { s.mutable_expire_time()->set_seconds(-7'500'000'000); }},
       {"session.expire_time", [](S& s) { s.mutable_expire_time()->set_nanos(-1); }},
       {"session.annotations",
        [](S& s) {

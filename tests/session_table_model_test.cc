@@ -154,7 +154,8 @@ class ModelRun {
       if (gone) expected.insert(id);
       return gone;
     });
-    const std::vector<std::string> expired = table_.ExpireNow();
+    const std::vector<std::string> expired =
+        table_.ExpireNow([](const std::string&) { return false; });
     EXPECT_EQ(std::set<std::string>(expired.begin(), expired.end()), expected);
     EXPECT_EQ(expired.size(), expected.size());
   }

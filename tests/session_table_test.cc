@@ -47,7 +47,7 @@ class SessionTableTest : public testing::Test {
   // Time passes, and the next command begins; what it finds expired.
   std::vector<std::string> Advance(nanoseconds step) {
     clock_.Advance(step);
-    return table_.ExpireNow();
+    return table_.ExpireNow([](const std::string&) { return false; });
   }
   void TearDown() override { table_.CheckInvariants(); }
 
@@ -208,7 +208,7 @@ TEST_F(SessionTableTest, SettingsHaveBounds) {
   }
   CreateSessionRequest salted;
   salted.cache_salt.assign(65, 's');
-  EXPECT_EQ(Refused(salted).message(), "cache_salt: must have at most 64 bytes, has 65");
+  EXPECT_EQ(Refused(salted).message(), "session.cache_salt: must have at most 64 bytes, has 65");
 }
 
 TEST_F(SessionTableTest, UpdatesWhatThePatchNames) {
@@ -392,7 +392,8 @@ TEST_F(SessionTableTest, TimeStandsStillWithinACommand) {
   clock_.Advance(seconds(1));
   EXPECT_TRUE(table_.Append("a", Ids{1}, 0).ok());  // still the command that created it
   EXPECT_EQ(session.update_time, session.create_time);
-  EXPECT_EQ(table_.ExpireNow(), std::vector<std::string>{"a"});
+  EXPECT_EQ(table_.ExpireNow([](const std::string&) { return false; }),
+            std::vector<std::string>{"a"});
 }
 
 TEST_F(SessionTableTest, TimeNeverGoesBack) {
