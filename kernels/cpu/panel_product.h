@@ -28,7 +28,7 @@
 namespace cairn {
 
 // Rows that share an unpacked panel. Their activations should fit the second-level cache.
-inline constexpr uint32_t kRowBlock = 256;
+inline constexpr uint32_t kPanelRowBlock = 256;
 
 template <class Rows>
 using PanelTile = void (*)(const std::byte* weights, uint32_t units, const Rows& rows, float* sums);
@@ -94,7 +94,7 @@ template <class Kernel>
 void ProductByPanels(const PanelProductArgs& args) {
   using Rows = typename Kernel::Rows;
   constexpr PanelUnit kUnit = UnitOf(Kernel::kFormat);
-  alignas(64) float sums[kRowBlock * kPanelOutputs];
+  alignas(64) float sums[kPanelRowBlock * kPanelOutputs];
   alignas(64) std::byte chunk[Kernel::kChunkBytes];
   const uint32_t outputs = args.weight->rows();
   const uint32_t unit_count = args.weight->cols() / kUnit.k;
@@ -108,16 +108,16 @@ void ProductByPanels(const PanelProductArgs& args) {
   for (uint32_t panel = args.panel_begin; panel < args.panel_end; ++panel) {
     const std::byte* const packed = args.weight->panel(panel);
     const uint32_t first_output = panel * kPanelOutputs;
-    for (uint32_t row = args.row_begin; row < args.row_end; row += kRowBlock) {
+    for (uint32_t row = args.row_begin; row < args.row_end; row += kPanelRowBlock) {
       const PanelBlock block = {
           .x = args.x,
           .first_row = row,
-          .row_count = std::min(kRowBlock, args.row_end - row),
+          .row_count = std::min(kPanelRowBlock, args.row_end - row),
           .sums = sums,
           .y = args.y + size_t{row} * outputs + first_output,
           .y_stride = outputs,
           .y_bytes = std::min(kPanelOutputs, outputs - first_output) * sizeof(float)};
-      std::fill_n(sums, block.row_count * kPanelOutputs, 0.0f);
+      std::memset(sums, 0, size_t{block.row_count} * kPanelOutputs * sizeof(float));
       if (block.row_count <= Kernel::kDirectRowsMax) {
         RunTiles<Rows>(Kernel::kDirectTiles, packed, 0, unit_count, true,
                        coming(packed, unit_count), block);
