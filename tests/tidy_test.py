@@ -128,6 +128,11 @@ class TidyTest(unittest.TestCase):
         self.finds({"service/wire.cc": 'namespace cairn {\nauto a = std::getenv("A");  // getenv\n}\n'},
                    "service/wire.cc:2: the environment is read in service/main.cc only")
 
+    def test_an_inline_constant_has_one_home(self):
+        constant = "// A header.\n#pragma once\nnamespace cairn {\ninline constexpr int kRows = %d;\n}\n"
+        self.finds({"base/a.h": constant % 1, "kernels/b.h": constant % 2},
+                   "kernels/b.h:4: kRows is defined in base/a.h too")
+
     def test_every_source_is_built(self):
         self.finds({"base/new.cc": "namespace cairn {}\n"}, "base/new.cc:1: no CMakeLists.txt builds this file")
         self.finds({"base/eck.cc": "namespace cairn {}\n"}, "base/eck.cc:1: no CMakeLists.txt builds this file")

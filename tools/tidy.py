@@ -47,6 +47,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.M)
 NOT_CODE = re.compile(  # comments, and strings and characters, whose braces are none
     r"""//[^\n]*|/\*.*?\*/|R"([^()\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+'""", re.S)
 PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)
+INLINE_CONSTANT = re.compile(r"^inline constexpr [\w:<>, ]+? (k\w+)(?= =|\[|\{|;)", re.M)
 UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
 SCOPE_WITHOUT_CODE = re.compile(r"\b(namespace|class|struct|union|enum|extern)\b(?!.*\)\s*(const|noexcept|->|$))", re.S)
 
@@ -164,6 +165,15 @@ def check_tree(sources):
     users = [s for s in sources.values() for _, target, _ in s.includes if target.startswith("rocksdb/")]
     for source in sorted({s.path for s in users})[1:]:
         yield source, 1, "RocksDB is used in one source only"
+    homes = {}  # two definitions of one inline constant: the linker keeps either, for both
+    for source in sources.values():
+        if source.path.endswith(".h"):
+            spaces = " ".join(sorted(set(re.findall(r"namespace ([\w:]+)", source.code))))
+            for constant in INLINE_CONSTANT.finditer(source.code):
+                home = homes.setdefault((spaces, constant[1]), source.path)
+                if home != source.path:
+                    line = source.code.count("\n", 0, constant.start()) + 1
+                    yield source.path, line, f"{constant[1]} is defined in {home} too"
     done, stack = set(), []
 
     def visit(path):
