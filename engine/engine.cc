@@ -11,7 +11,7 @@
 namespace cairn {
 namespace {
 
-constexpr auto kIdleWait = std::chrono::seconds(1);           // then expiry is looked at
+constexpr auto kIdleWait = std::chrono::seconds(1);           // then expired sessions go
 constexpr auto kBlockedWait = std::chrono::milliseconds(20);  // work, but none that can go on
 
 // Commands of the engine itself (cancel, resume) are never refused: a stream has at most one of

@@ -8,16 +8,6 @@
 #include "engine/session_settings.h"
 
 namespace cairn {
-namespace {
-
-// "7 tokens" where the wire's field is the content.
-Status ContentOverContext(size_t token_count, uint32_t context_length) {
-  return InvalidField("content", "has " + std::to_string(token_count) +
-                                     " tokens, over the context of " +
-                                     std::to_string(context_length));
-}
-
-}  // namespace
 
 EngineCore::EngineCore(EngineParts parts, const EngineConfig& config, const Clock& clock,
                        uint64_t seed)
@@ -268,7 +258,6 @@ std::unique_ptr<Sequence> EngineCore::NewSequence(const StreamStart& start,
   sequence->sink = start.sink;
   sequence->received = start.received;
   sequence->tokens = std::move(tokens);
-  sequence->prompt_count = sequence->tokens.size();
   sequence->released_count = sequence->tokens.size();
   sequence->end_count = sequence->tokens.size();
   sequence->sampling = sampling;
@@ -333,7 +322,9 @@ Status EngineCore::StartGenerate(const StreamStart& start, const GenerateRequest
   std::vector<uint32_t> tokens = encoder_.Resolve(std::move(content), {});
   if (tokens.empty()) return InvalidField("content", "is empty");
   if (tokens.size() >= config_.context_length) {
-    return ContentOverContext(tokens.size(), config_.context_length);
+    return InvalidField("content", "has " + std::to_string(tokens.size()) +
+                                       " tokens, over the context of " +
+                                       std::to_string(config_.context_length));
   }
   auto sequence = NewSequence(start, std::move(tokens), request.sampling,
                               request.sampling.seed.value_or(rng_.Next()));

@@ -35,7 +35,6 @@ struct Sequence {
 
   Phase phase = Phase::kWaiting;
   std::vector<uint32_t> tokens;  // the context: prompt, and what was sampled, released or not
-  size_t prompt_count = 0;       // tokens when decoding began
   size_t end_count = 0;          // the stream ends with kLength at so many tokens
   size_t released_count = 0;     // tokens that the session has; the rest is held back by `output`
   size_t computed_end = 0;       // positions below it were written by this sequence, or before
