@@ -178,10 +178,12 @@ class ChatTest(unittest.TestCase):
         self.assertGreater(kept, 5)
         chat.type("/truncate 5\n")
         chat.wait_for("has 5 tokens now")
+        chat.wait_for("> ")  # a key typed before the prompt is echoed before it
         chat.type("Hello\n")
         chat.wait_for(r"Hello\r\n\S")
         chat.type("\x03")
         chat.wait_for(r"Stopped\.")
+        chat.wait_for("> ")
         chat.type("\x04")
         self.assertEqual(chat.exit_code(), 0)
         self.assertEqual(self.ctl.json("cache", "stats")["running_count"], "0")

@@ -259,6 +259,7 @@ grpc::Status Chat::DecodeOnce(Stream& stream) {
     interrupted_ = true;
     context.TryCancel();
   });
+  if (interrupted_) context.TryCancel();  // before this call could be reached
   const auto reader = client_.sessions().Decode(&context, request);
   v1::DecodeResponse response;
   while (reader->Read(&response)) {
