@@ -136,19 +136,43 @@ TEST_P(MatMulConformance, FloatTypesMatchTheReferenceAndAreRowLocal) {
   }
 }
 
-// More rows than share an unpacked panel, and more panels than fit one share of a thread.
-TEST_P(MatMulConformance, BigBatchEqualsItsRowsAlone) {
+// Row counts on both sides of what tiles, direct blocks and tasks hold, up to several tasks, with
+// more panels than one share of a thread. Each row alone is compared with the truth, and every
+// batch with its rows alone.
+TEST_P(MatMulConformance, BatchesOfEverySizeEqualTheirRowsAlone) {
   Rng rng(3);
-  constexpr uint32_t kRows = 80, kCols = 96, kRowCount = 600;
-  for (const TensorType type : {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ4_1}) {
+  constexpr uint32_t kRows = 70, kCols = 96, kRowsMax = 600;
+  for (const TensorType type : {TensorType::kF32, TensorType::kF16, TensorType::kBF16,
+                                TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1}) {
+    SCOPED_TRACE(TraitsOf(type).name);
     const auto matrix = reference::RandomMatrix(type, kRows, kCols, rng);
-    const std::vector<float> x = reference::RandomFloats(size_t{kRowCount} * kCols, 1.0, rng);
+    const reference::Decoded decoded = reference::Decode(matrix);
+    const std::vector<float> x = reference::RandomFloats(size_t{kRowsMax} * kCols, 1.0, rng);
     const auto weight = *first().ops().Pack(matrix.view());
+    std::vector<float> alone;
+    for (uint32_t row = 0; row < kRowsMax; ++row) {
+      const std::span<const float> x_row = std::span(x).subspan(row * kCols, kCols);
+      const std::vector<float> y = Run(first(), *weight, x_row);
+      const std::vector<double> expected = reference::MatMul(decoded, kRows, kCols, x_row);
+      for (uint32_t output = 0; output < kRows; ++output) {
+        const auto values = std::span(decoded.values).subspan(output * kCols, kCols);
+        const auto magnitudes = std::span(decoded.magnitudes).subspan(output * kCols, kCols);
+        ASSERT_LE(std::fabs(y[output] - expected[output]),
+                  MatMulBound(type, GetParam().mode, values, magnitudes, x_row))
+            << "row " << row << ", output " << output;
+      }
+      alone.insert(alone.end(), y.begin(), y.end());
+    }
     for (const auto& instance : instances_) {
-      const std::vector<float> y = Run(*instance, *weight, x);
-      for (uint32_t row = 0; row < kRowCount; row += 37) {
-        const auto alone = Run(first(), *weight, std::span(x).subspan(row * kCols, kCols));
-        EXPECT_TRUE(SameBits(alone.data(), y.data() + row * kRows, kRows)) << row;
+      for (const uint32_t row_count :
+           {1, 7, 8, 23, 24, 25, 36, 37, 127, 128, 129, 255, 256, 257, 511, 512, 513, 600}) {
+        const size_t start = rng.Below(kRowsMax - row_count + 1);
+        const std::vector<float> y =
+            Run(*instance, *weight, std::span(x).subspan(start * kCols, row_count * kCols));
+        for (size_t row = 0; row < row_count; ++row) {
+          ASSERT_TRUE(SameBits(&y[row * kRows], &alone[(start + row) * kRows], kRows))
+              << "row " << row << " of " << row_count;
+        }
       }
     }
   }
