@@ -41,6 +41,14 @@ prefill  batch 1 rows 512 at    0:   12.000 ms   150.0 GFLOP/s   74 %    1.0 GB/
 """
 
 
+def trace(rows, steps):
+    """Steps that begin each 10 µs, of which the model takes 9."""
+    return [event for i in range(steps) for event in (
+        {"name": "step", "ts": 10.0 * i, "dur": 9.5, "args": {"rows": rows}},
+        {"name": "plan", "ts": 10.0 * i, "dur": 0.1, "args": {}},
+        {"name": "forward", "ts": 10.0 * i + 0.1, "dur": 9.0, "args": {}})]
+
+
 def cairn(mode="fast"):
     return Cairn(pathlib.Path("build"), pathlib.Path("m.gguf"), mode, 2)
 
@@ -148,6 +156,12 @@ class Report(unittest.TestCase):
         self.assertAlmostEqual(decode["reached"], 100 * (90e6 + 8 * 144 * 20e3) * 1e-9)
         self.assertIn("prefill, 2,048 tokens, fast", bench_report.roofline_table([prefill, decode]))
 
+    def test_overhead_is_of_the_steps_with_so_many_rows(self):
+        events = trace(rows=8, steps=4) + trace(rows=520, steps=1) + trace(rows=1, steps=2)
+        self.assertAlmostEqual(bench_report.overhead(events, 8), 0.1)
+        events[2]["dur"] = 3.0  # the model's part of the first of three intervals
+        self.assertAlmostEqual(bench_report.overhead(events, 8), 0.3)
+
     def test_line_through_decode_times(self):
         contexts = [80, 272, 1040, 2064, 4112, 7816]
         a, b, deviation = bench_report.fit_line(contexts, [3 + 0.001 * x for x in contexts])
@@ -210,16 +224,33 @@ echo '{"flash_attn": '$f', "n_prompt": 512, "n_gen": 0, "n_depth": 0, "avg_ts": 
         self.assertNotIn("llama", out + self.calls.read_text())
 
     def test_over_grpc(self):
-        self.script("build/service/cairnd", "echo cairnd\necho listening on 127.0.0.1:77\nexec sleep 60")
+        (self.root / "trace").write_text(json.dumps(trace(rows=1, steps=3) + trace(rows=8, steps=3)))
+        self.script("build/service/cairnd", f"""for trace; do :; done
+[ "${{trace##*.}}" = json ] && cp {self.root}/trace "$trace"
+echo listening on 127.0.0.1:77
+exec sleep 60""")
         self.script("build/tests/serving_bench", """echo '{"case":"served","streams":1,"tokens_per_s":1200}'""")
         status, out, err = self.bench("--rows", "grpc", "--quick")
         self.assertEqual(status, 0, err)
-        self.assertEqual([line.split("|")[-2].strip() for line in out.splitlines()[4:]], ["0.80"] * 2 + ["1.33"] * 2)
+        cells = [[cell.strip() for cell in line.split("|")[-3:-1]] for line in out.splitlines()[4:]]
+        self.assertEqual(cells, [["0.80", "10.0%"]] * 2 + [["1.33", "10.0%"]] * 2)
         self.assertIn("serving_bench 127.0.0.1:77 128 8 256", self.calls.read_text())
         self.script("build/service/cairnd", "echo no such model >&2; exit 1")
         status, out, err = self.bench("--rows", "grpc", "--quick")
         self.assertEqual((status, out), (1, ""))
         self.assertIn("cairnd did not start: no such model", err)
+
+    def test_start(self):
+        self.script("build/service/cairnd", "echo listening on 127.0.0.1:77\nexec sleep 60")
+        self.script("build/tests/serving_bench", "")
+        target = self.root / "bench.json"
+        status, out, err = self.bench("--rows", "start", "--quick", "--json", str(target))
+        self.assertEqual(status, 0, err)
+        self.assertIn("--device-memory 64MiB", self.calls.read_text())
+        self.assertIn("beyond both", out)
+        fast = json.loads(target.read_text())["start"]["fast"]
+        self.assertLess(fast["seconds"], 60)
+        self.assertTrue(0 < fast["resident"] < 16 << 20, fast)  # of sleep
 
     def test_without_llama_cpp(self):
         (self.root / "cache/llama.cpp/bin/llama-bench").unlink()

@@ -14,16 +14,18 @@ import os
 import pathlib
 import statistics
 import sys
+import tempfile
 import time
 
 import bench_report
 from bench_contestants import ROWS, BenchError, Cairn, llama_cpp, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = ["grpc", "scaling", "threads", "roofline"]
+EXTRAS = ["grpc", "start", "scaling", "threads", "roofline"]
 SCALING_CONTEXTS = (64, 256, 1024, 2048, 4096, 7800)
 SERVED = ((64, 1), (128, 8))  # context and streams
 SERVED_TOKENS = 256  # by each stream: the first and last ones are not all at the same time
+SMALL_POOL = "64MiB"  # which eight streams of 512 tokens fill
 HOPELESS = 0.8  # of the better variant
 
 
@@ -57,22 +59,43 @@ def entrants(row, contestants, samples):
 
 
 def measure_grpc(cairns, repeat):
-    """What a client sees beside what the engine does alone: {mode: {title: {"engine", "client"}}}, tokens/s."""
+    """What a client sees beside what the engine does alone, in tokens/s, and what of the served steps' time is not
+    the model's: {mode: {title: {"engine", "client", "overhead"}}}."""
     report = {}
     for cairn in cairns:
         samples = {}
-        with cairn.server() as address:
-            for turn in range(repeat):
-                for context, streams in SERVED:
-                    title = f"decode, {streams} stream{'s' * (streams > 1)} at {context}"
-                    say(f"grpc: {cairn.name}, {title}")
-                    served = run(cairn.serving_command(address, context, streams, SERVED_TOKENS))
-                    alone = run(cairn.command_for([f"decode:{context}:{streams}:{SERVED_TOKENS}"]))
-                    for name, output in (("client", served), ("engine", alone)):
-                        rate = cairn.read_cases(output)[-1]["tokens_per_s"]
-                        samples.setdefault(title, {}).setdefault(name, []).append(rate)
+        for turn in range(repeat):
+            for context, streams in SERVED:
+                title = f"decode, {streams} stream{'s' * (streams > 1)} at {context}"
+                say(f"grpc: {cairn.name}, {title}")
+                with tempfile.TemporaryDirectory() as folder:
+                    trace = pathlib.Path(folder) / "trace.json"
+                    with cairn.server("--trace", trace) as server:
+                        served = run(cairn.serving_command(server.address, context, streams, SERVED_TOKENS))
+                    overhead = bench_report.overhead(json.loads(trace.read_text()), streams)
+                alone = run(cairn.command_for([f"decode:{context}:{streams}:{SERVED_TOKENS}"]))
+                figures = {name: cairn.read_cases(output)[-1]["tokens_per_s"]
+                           for name, output in (("client", served), ("engine", alone))}
+                for name, value in {**figures, "overhead": overhead}.items():
+                    samples.setdefault(title, {}).setdefault(name, []).append(value)
         report[cairn.mode] = {title: {name: statistics.median(values) for name, values in of.items()}
                               for title, of in samples.items()}
+    return report
+
+
+def measure_start(cairns, repeat):
+    """{mode: {"seconds": from start to ready, "resident", "weights", "pool": bytes, when the pool is full}}"""
+    report = {}
+    for cairn in cairns:
+        seconds, resident = [], []
+        for turn in range(repeat):
+            say(f"start: {cairn.name}")
+            with cairn.server(device_memory=SMALL_POOL) as server:
+                run(cairn.serving_command(server.address, 512, 8, 32))
+                seconds.append(server.start_seconds)
+                resident.append(server.resident_bytes())
+        report[cairn.mode] = {"seconds": statistics.median(seconds), "resident": statistics.median(resident),
+                              "weights": cairn.model.stat().st_size, "pool": 64 << 20}
     return report
 
 
@@ -170,6 +193,8 @@ def measure(options):
     repeat = 1 if options.quick else 3
     if "grpc" in options.rows:
         report["grpc"] = measure_grpc(cairns, options.alternations)
+    if "start" in options.rows:
+        report["start"] = measure_start(cairns, options.alternations)
     if "scaling" in options.rows:
         report["scaling"] = measure_scaling(cairns, repeat)
     if "threads" in options.rows:
@@ -186,6 +211,8 @@ def show(report):
         print("\n" + bench_report.comparison_table(report["rows"]))
     if "grpc" in report:
         print("\n" + bench_report.grpc_table(report["grpc"]))
+    if "start" in report:
+        print("\n" + bench_report.start_table(report["start"]))
     if "scaling" in report:
         print("\n" + bench_report.scaling_table(report["scaling"]))
     if "thread_scaling" in report:

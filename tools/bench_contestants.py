@@ -8,6 +8,7 @@ import pathlib
 import re
 import subprocess
 import tempfile
+import time
 
 DECODED_TOKENS = 32  # by each stream in one run, by every engine
 
@@ -48,6 +49,19 @@ def json_lines(output):
 
 
 @dataclasses.dataclass(frozen=True)
+class Served:
+    """A running cairnd."""
+
+    address: str
+    start_seconds: float  # from its start until it listens
+    process_id: int
+
+    def resident_bytes(self):
+        status = pathlib.Path(f"/proc/{self.process_id}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024
+
+
+@dataclasses.dataclass(frozen=True)
 class Cairn:
     """One mode of this engine, run by engine_bench; and as a server, seen by serving_bench."""
 
@@ -76,16 +90,17 @@ class Cairn:
                 "--compute", self.mode, "--repeat", repeat, *cases]
 
     @contextlib.contextmanager
-    def server(self):
-        """A cairnd in this mode, for as long as it is needed; gives its address."""
+    def server(self, *flags, device_memory="1GiB"):
+        """A cairnd in this mode, for as long as it is needed."""
         command = [self.build / "service/cairnd", "--model", self.model, "--threads", self.threads,
-                   "--compute", self.mode, "--listen", "127.0.0.1:0", "--device-memory", "1GiB"]
+                   "--compute", self.mode, "--listen", "127.0.0.1:0", "--device-memory", device_memory, *flags]
+        begin = time.monotonic()
         with tempfile.TemporaryFile("w+") as log:
             process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=log, text=True)
             try:
                 for line in process.stdout:
                     if found := re.fullmatch(r"listening on (\S+)\n", line):
-                        yield found[1]
+                        yield Served(found[1], time.monotonic() - begin, process.pid)
                         return
                 log.seek(0)
                 raise BenchError(f"cairnd did not start: {log.read()[-2000:]}")

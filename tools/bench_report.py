@@ -130,12 +130,37 @@ def roofline_table(shares):
 
 # Over gRPC, and scaling.
 
+def overhead(events, row_count):
+    """Of the time of consecutive steps with so many rows, the share that is not the model's: planning, sampling,
+    committing, delivering, and what lies between two steps. `events` are those of a trace of cairnd."""
+    steps = []
+    for event in events:
+        if event["name"] == "step":
+            steps.append(event)
+        elif event["name"] == "forward":
+            steps[-1]["forward"] = event["dur"]
+    time, inside = 0.0, 0.0
+    for step, following in zip(steps, steps[1:]):
+        if step["args"]["rows"] == following["args"]["rows"] == row_count:
+            time += following["ts"] - step["ts"]
+            inside += step["forward"]
+    return 1 - inside / time
+
+
 def grpc_table(report):
-    """report[mode][title]: {"engine": tokens/s, "client": tokens/s}"""
+    """report[mode][title]: {"engine": tokens/s, "client": tokens/s, "overhead": share of the served steps' time}"""
     lines = [[f"{title}, {mode}", number(rates["engine"]), number(rates["client"]),
-              f"{rates['client'] / rates['engine']:.2f}"]
+              f"{rates['client'] / rates['engine']:.2f}", f"{rates['overhead']:.1%}"]
              for mode, titles in report.items() for title, rates in titles.items()]
-    return table(["tokens/s", "engine", "over gRPC", "ratio"], lines)
+    return table(["tokens/s", "engine", "over gRPC", "ratio", "of a step outside the model"], lines)
+
+
+def start_table(report):
+    """report[mode]: {"seconds", "resident", "weights", "pool"}"""
+    lines = [[mode, f"{each['seconds']:.2f} s", *(f"{each[name] / 1e6:,.0f} MB" for name in ("weights", "pool")),
+              f"{each['resident'] / 1e6:,.0f} MB", f"{(each['resident'] - each['weights'] - each['pool']) / 1e6:,.0f} MB"]
+             for mode, each in report.items()]
+    return table(["cairnd", "start to ready", "weights", "full pool", "resident", "beyond both"], lines)
 
 
 def fit_line(contexts, seconds):
