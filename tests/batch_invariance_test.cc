@@ -27,18 +27,6 @@ struct Operation {
 
 using Script = std::map<std::string, std::vector<Operation>>;
 
-SamplingParams RandomSampling(Rng& rng) {
-  SamplingParams sampling;
-  sampling.ignore_eos = rng.Chance(0.8);
-  sampling.seed = rng.Next();
-  sampling.temperature = rng.Chance(0.4) ? 0.0f : static_cast<float>(0.3 + rng.Uniform());
-  if (rng.Chance(0.3)) sampling.top_k = static_cast<uint32_t>(1 + rng.Below(40));
-  if (rng.Chance(0.3)) sampling.top_p = static_cast<float>(0.5 + 0.5 * rng.Uniform());
-  if (rng.Chance(0.3)) sampling.repetition_penalty = 1.2f;
-  if (rng.Chance(0.2)) sampling.stop = {"e", "ab"};
-  return sampling;
-}
-
 // Sessions share a prefix now and then, so that blocks are shared while they are in use.
 Script RandomScript(Rng& rng) {
   Script script;

@@ -1,6 +1,7 @@
-// A clock that stands still until the test moves it.
+// A clock that stands still until the test moves it. Threads: any.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 
 #include "base/clock.h"
@@ -9,15 +10,16 @@ namespace cairn {
 
 class FakeClock final : public Clock {
  public:
-  Monotonic Now() const override { return Monotonic(elapsed_); }
+  Monotonic Now() const override { return Monotonic(elapsed()); }
   Wall WallNow() const override {
-    return Wall(std::chrono::duration_cast<Wall::duration>(kWallStart + elapsed_));
+    return Wall(std::chrono::duration_cast<Wall::duration>(kWallStart + elapsed()));
   }
-  void Advance(std::chrono::nanoseconds step) { elapsed_ += step; }
+  void Advance(std::chrono::nanoseconds step) { elapsed_ns_ += step.count(); }
 
  private:
   static constexpr std::chrono::seconds kWallStart{1'700'000'000};
-  std::chrono::nanoseconds elapsed_{0};
+  std::chrono::nanoseconds elapsed() const { return std::chrono::nanoseconds(elapsed_ns_); }
+  std::atomic<int64_t> elapsed_ns_{0};
 };
 
 }  // namespace cairn

@@ -1,0 +1,34 @@
+// An engine of real parts whose forward passes a test can watch, delay or spoil.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "engine/engine_config.h"
+#include "engine/engine_parts.h"
+#include "kernels/ops.h"
+
+namespace cairn {
+
+// Called on the engine thread; an empty one is not called.
+struct OpsHooks {
+  std::function<void()> on_pass;  // before a forward pass begins
+  // With the logits of a pass, [row_count, vocabulary], before they are sampled.
+  std::function<void(std::span<float> logits, uint32_t row_count)> on_logits;
+};
+
+struct HookedEngineOptions {
+  std::string model_path;
+  uint32_t device_blocks = 64;
+  EngineConfig config;  // context_length included
+  OpsHooks hooks;
+};
+
+// Parts on the CPU backend with one thread, as LoadEngine would make them, except for the hooks.
+// Duplicate blocks are compared byte for byte. CHECKs that the file is a good one.
+EngineParts MakeHookedEngine(const HookedEngineOptions& options, const Clock& clock);
+
+}  // namespace cairn
