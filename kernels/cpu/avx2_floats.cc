@@ -5,8 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "kernels/cpu/avx2.h"
-#include "kernels/cpu/panel_product.h"
+#include "kernels/cpu/avx2_product.h"
 
 namespace cairn {
 namespace {

@@ -5,8 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "kernels/cpu/avx512.h"
-#include "kernels/cpu/panel_product.h"
+#include "kernels/cpu/avx512_product.h"
 
 namespace cairn {
 namespace {
@@ -20,35 +19,48 @@ AVX512_INLINE __m512 Weights(const std::byte* unit) {
 }
 
 struct FloatRows {
-  FloatRows(const Activations& x, uint32_t row, uint32_t k)
-      : values(static_cast<const float*>(x.values) + size_t{row} * x.cols + k), stride(x.cols) {}
+  FloatRows(const Activations& x, uint32_t row)
+      : values(static_cast<const float*>(x.values) + size_t{row} * x.cols), stride(x.cols) {}
 
   const float* values;
   size_t stride;
 };
 
-template <int kRows, PanelFormat kFormat>
-[[gnu::noinline]] void FloatTile(const std::byte* weights, uint32_t k_count, const FloatRows& rows,
-                                 float* sums) {
+template <int kRows, int kPanels, PanelFormat kFormat>
+[[gnu::noinline]] void FloatTile(const Avx512TileArgs<FloatRows>& args) {
   constexpr size_t kUnitBytes = UnitOf(kFormat).bytes;
-  RowAddresses<kRows, float> x(rows.values, rows.stride);
-  __m512 lanes[kRows];
+  RowAddresses<kRows, float> x(args.rows.values, args.rows.stride);
+  const std::byte* weights = args.weights;
+  const size_t panel_bytes = args.panel_bytes;
+  __m512 sums[kRows][kPanels];
 #pragma GCC unroll 16
-  for (int row = 0; row < kRows; ++row) lanes[row] = _mm512_load_ps(sums + row * kPanelOutputs);
-  for (uint32_t k = 0; k < k_count; ++k, weights += kUnitBytes, x.Advance(1)) {
-    const __m512 unit = Pinned(Weights<kFormat>(weights));
+  for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 2
+    for (int panel = 0; panel < kPanels; ++panel) sums[row][panel] = _mm512_setzero_ps();
+  }
+  for (uint32_t k = 0; k < args.units; ++k, weights += kUnitBytes, x.Advance(1)) {
+    __m512 units[kPanels];
+#pragma GCC unroll 2
+    for (int panel = 0; panel < kPanels; ++panel) {
+      units[panel] = Pinned(Weights<kFormat>(weights + panel * panel_bytes));
+    }
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
-      lanes[row] = _mm512_fmadd_ps(_mm512_set1_ps(*x[row]), unit, lanes[row]);
+      __m512 value = _mm512_set1_ps(*x[row]);
+      if constexpr (kPanels > 1) value = Pinned(value);
+#pragma GCC unroll 2
+      for (int panel = 0; panel < kPanels; ++panel) {
+        sums[row][panel] = _mm512_fmadd_ps(value, units[panel], sums[row][panel]);
+      }
     }
   }
-#pragma GCC unroll 16
-  for (int row = 0; row < kRows; ++row) _mm512_store_ps(sums + row * kPanelOutputs, lanes[row]);
+  StoreTile(args, sums);
 }
 
-template <PanelFormat kFormat, int... kIndex>
+template <int kPanels, PanelFormat kFormat, int... kIndex>
 constexpr auto FloatTiles(std::integer_sequence<int, kIndex...>) {
-  return std::array<PanelTile<FloatRows>, sizeof...(kIndex)>{FloatTile<kIndex + 1, kFormat>...};
+  return std::array<Avx512Tile<FloatRows>, sizeof...(kIndex)>{
+      FloatTile<kIndex + 1, kPanels, kFormat>...};
 }
 
 template <PanelFormat kPanelFormat>
@@ -57,20 +69,8 @@ struct FloatKernel {
   // Enough sums to hide the latency of the multiply-adds.
   using Heights = std::make_integer_sequence<int, 12>;
   static constexpr PanelFormat kFormat = kPanelFormat;
-  static constexpr uint32_t kChunkUnits = 128;
-  static constexpr size_t kChunkBytes = kChunkUnits * kPanelOutputs * sizeof(float);
-  static constexpr uint32_t kDirectRowsMax = 12;
-
-  static const std::byte* Unpack(const std::byte* packed, uint32_t units, std::byte* chunk) {
-    if constexpr (kFormat == PanelFormat::kF32) return packed;
-    for (uint32_t k = 0; k < units; ++k, packed += UnitOf(kFormat).bytes) {
-      StoreFloats512(chunk + k * 64, Weights<kFormat>(packed));
-    }
-    return chunk;
-  }
-
-  static constexpr auto kDirectTiles = FloatTiles<kFormat>(Heights());
-  static constexpr auto kTiles = FloatTiles<PanelFormat::kF32>(Heights());
+  static constexpr auto kOnePanelTiles = FloatTiles<1, kFormat>(Heights());
+  static constexpr auto kTwoPanelTiles = FloatTiles<2, kFormat>(Heights());
 };
 
 }  // namespace
@@ -78,11 +78,11 @@ struct FloatKernel {
 void FloatProductAvx512(const PanelProductArgs& args) {
   switch (args.weight->format()) {
     case PanelFormat::kF32:
-      return ProductByPanels<FloatKernel<PanelFormat::kF32>>(args);
+      return ProductByAvx512Tiles<FloatKernel<PanelFormat::kF32>>(args);
     case PanelFormat::kF16:
-      return ProductByPanels<FloatKernel<PanelFormat::kF16>>(args);
+      return ProductByAvx512Tiles<FloatKernel<PanelFormat::kF16>>(args);
     default:
-      return ProductByPanels<FloatKernel<PanelFormat::kBF16>>(args);
+      return ProductByAvx512Tiles<FloatKernel<PanelFormat::kBF16>>(args);
   }
 }
 

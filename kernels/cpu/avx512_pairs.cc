@@ -10,17 +10,13 @@
 #include <array>
 #include <utility>
 
-#include "kernels/cpu/avx512.h"
-#include "kernels/cpu/panel_product.h"
+#include "kernels/cpu/avx512_product.h"
 
 namespace cairn {
 namespace {
 
 constexpr PanelFormat kPairs = PanelFormat::kQ8Pairs;
 constexpr size_t kPackedScaleBytes = kPanelOutputs * 2;
-constexpr size_t kUnpackedQuantBytes = kPanelOutputs * kQuantGroup * 2;
-constexpr size_t kUnpackedGroupBytes = kUnpackedQuantBytes + kPanelOutputs * sizeof(float);
-
 struct PackedGroup {
   static constexpr size_t kBytes = UnitOf(kPairs).bytes;
 
@@ -29,26 +25,12 @@ struct PackedGroup {
     return _mm512_cvtepi8_epi16(LoadInt(group + kPackedScaleBytes + pair * 32));
   }
   AVX512_INLINE static __m512 Scale(const std::byte* group) { return LoadHalves512(group); }
-  AVX512_INLINE static void Prefetch(const std::byte* group) { PrefetchAhead(group, kBytes); }
-};
-
-struct UnpackedGroup {
-  static constexpr size_t kBytes = kUnpackedGroupBytes;
-
-  AVX512_INLINE static __m512i Quants(const std::byte* group, int pair) {
-    return LoadInt512(group + pair * 64);
-  }
-  AVX512_INLINE static __m512 Scale(const std::byte* group) {
-    return LoadFloats512(group + kUnpackedQuantBytes);
-  }
-  AVX512_INLINE static void Prefetch(const std::byte*) {}
 };
 
 struct PairRows {
-  PairRows(const Activations& x, uint32_t row, uint32_t group)
-      : values(static_cast<const int16_t*>(x.values) + size_t{row} * x.cols +
-               size_t{group} * kQuantGroup),
-        scales(x.scales + size_t{row} * (x.cols / kQuantGroup) + group),
+  PairRows(const Activations& x, uint32_t row)
+      : values(static_cast<const int16_t*>(x.values) + size_t{row} * x.cols),
+        scales(x.scales + size_t{row} * (x.cols / kQuantGroup)),
         value_stride(x.cols),
         scale_stride(x.cols / kQuantGroup) {}
 
@@ -58,75 +40,77 @@ struct PairRows {
   size_t scale_stride;
 };
 
-template <int kRows, class Group>
-[[gnu::noinline]] void PairTile(const std::byte* weights, uint32_t group_count,
-                                const PairRows& rows, float* sums) {
-  RowAddresses<kRows, int16_t> x(rows.values, rows.value_stride);
-  RowAddresses<kRows, GroupScale> scales(rows.scales, rows.scale_stride);
-  __m512 totals[kRows];
+template <int kRows, int kPanels>
+[[gnu::noinline]] void PairTile(const Avx512TileArgs<PairRows>& args) {
+  using Group = PackedGroup;
+  RowAddresses<kRows, int16_t> x(args.rows.values, args.rows.value_stride);
+  RowAddresses<kRows, GroupScale> scales(args.rows.scales, args.rows.scale_stride);
+  const std::byte* weights = args.weights;
+  const size_t panel_bytes = args.panel_bytes;
+  __m512 totals[kRows][kPanels];
 #pragma GCC unroll 16
-  for (int row = 0; row < kRows; ++row) totals[row] = _mm512_load_ps(sums + row * kPanelOutputs);
-  for (uint32_t i = 0; i < group_count; ++i) {
-    Group::Prefetch(weights);
-    __m512i lanes[kRows];
-#pragma GCC unroll 16
-    for (int row = 0; row < kRows; ++row) lanes[row] = _mm512_setzero_si512();
-#pragma GCC unroll 16
-    for (int pair = 0; pair < 16; ++pair) {
-      const __m512i quants = Pinned(Group::Quants(weights, pair));
-#pragma GCC unroll 16
-      for (int row = 0; row < kRows; ++row) {
-        lanes[row] =
-            Pinned(_mm512_dpwssd_epi32(lanes[row], quants, Broadcast32Wide(x[row] + pair * 2)));
-      }
-    }
-    LoadNothingEarlier();
-    const __m512 scale = Group::Scale(weights);
+  for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 2
+    for (int panel = 0; panel < kPanels; ++panel) totals[row][panel] = _mm512_setzero_ps();
+  }
+  for (uint32_t i = 0; i < args.units; ++i) {
+    if constexpr (kPanels == 1) PrefetchAhead(weights, Group::kBytes);
+    __m512i lanes[kRows][kPanels];
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
-      const __m512 both_scales = _mm512_mul_ps(scale, _mm512_set1_ps(scales[row]->scale));
-      totals[row] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(lanes[row]), both_scales, totals[row]);
+#pragma GCC unroll 2
+      for (int panel = 0; panel < kPanels; ++panel) lanes[row][panel] = _mm512_setzero_si512();
+    }
+#pragma GCC unroll 16
+    for (int pair = 0; pair < 16; ++pair) {
+      __m512i quants[kPanels];
+#pragma GCC unroll 2
+      for (int panel = 0; panel < kPanels; ++panel) {
+        quants[panel] = Pinned(Group::Quants(weights + panel * panel_bytes, pair));
+      }
+#pragma GCC unroll 16
+      for (int row = 0; row < kRows; ++row) {
+        __m512i two = Broadcast32Wide(x[row] + pair * 2);
+        if constexpr (kPanels > 1) two = Pinned(two);
+#pragma GCC unroll 2
+        for (int panel = 0; panel < kPanels; ++panel) {
+          lanes[row][panel] = Pinned(_mm512_dpwssd_epi32(lanes[row][panel], quants[panel], two));
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int panel = 0; panel < kPanels; ++panel) {
+      LoadNothingEarlier();
+      const __m512 scale = Group::Scale(weights + panel * panel_bytes);
+#pragma GCC unroll 16
+      for (int row = 0; row < kRows; ++row) {
+        const __m512 both_scales = _mm512_mul_ps(scale, _mm512_set1_ps(scales[row]->scale));
+        totals[row][panel] =
+            _mm512_fmadd_ps(_mm512_cvtepi32_ps(lanes[row][panel]), both_scales, totals[row][panel]);
+      }
     }
     weights += Group::kBytes;
     x.Advance(kQuantGroup);
     scales.Advance(1);
   }
-#pragma GCC unroll 16
-  for (int row = 0; row < kRows; ++row) _mm512_store_ps(sums + row * kPanelOutputs, totals[row]);
+  StoreTile(args, totals);
 }
 
-template <class Group, int... kIndex>
+template <int kPanels, int... kIndex>
 constexpr auto PairTiles(std::integer_sequence<int, kIndex...>) {
-  return std::array<PanelTile<PairRows>, sizeof...(kIndex)>{PairTile<kIndex + 1, Group>...};
+  return std::array<Avx512Tile<PairRows>, sizeof...(kIndex)>{PairTile<kIndex + 1, kPanels>...};
 }
 
 struct PairKernel {
   using Rows = PairRows;
-  // 12 integer and 12 float sums beside what an addition needs: the 32 registers hold no more.
-  using Heights = std::make_integer_sequence<int, 12>;
   static constexpr PanelFormat kFormat = kPairs;
-  static constexpr uint32_t kChunkUnits = 18;
-  static constexpr size_t kChunkBytes = kChunkUnits * kUnpackedGroupBytes;
-  static constexpr uint32_t kDirectRowsMax = 24;
-
-  static const std::byte* Unpack(const std::byte* packed, uint32_t units, std::byte* chunk) {
-    std::byte* to = chunk;
-    for (uint32_t i = 0; i < units; ++i, packed += PackedGroup::kBytes) {
-      for (int pair = 0; pair < 16; ++pair, to += 64) {
-        StoreInt512(to, PackedGroup::Quants(packed, pair));
-      }
-      StoreFloats512(to, PackedGroup::Scale(packed));
-      to += 64;
-    }
-    return chunk;
-  }
-
-  static constexpr auto kDirectTiles = PairTiles<PackedGroup>(Heights());
-  static constexpr auto kTiles = PairTiles<UnpackedGroup>(Heights());
+  // 12 integer and 12 float sums beside what an addition needs: the 32 registers hold no more.
+  static constexpr auto kOnePanelTiles = PairTiles<1>(std::make_integer_sequence<int, 12>());
+  static constexpr auto kTwoPanelTiles = PairTiles<2>(std::make_integer_sequence<int, 6>());
 };
 
 }  // namespace
 
-void PairProductAvx512(const PanelProductArgs& args) { ProductByPanels<PairKernel>(args); }
+void PairProductAvx512(const PanelProductArgs& args) { ProductByAvx512Tiles<PairKernel>(args); }
 
 }  // namespace cairn

@@ -13,15 +13,12 @@
 #include <array>
 #include <utility>
 
-#include "kernels/cpu/avx512.h"
-#include "kernels/cpu/panel_product.h"
+#include "kernels/cpu/avx512_product.h"
 
 namespace cairn {
 namespace {
 
 constexpr size_t kQuadVectorBytes = 64;
-constexpr size_t kUnpackedNibbleBytes = kPanelOutputs * kQuantGroup;
-constexpr size_t kUnpackedGroupBytes = kUnpackedNibbleBytes + 2 * kPanelOutputs * sizeof(float);
 
 // A group in the packed panel.
 template <PanelFormat kFormat>
@@ -41,32 +38,14 @@ struct PackedGroup {
     if constexpr (kHasOffset) return LoadHalves512(group + kPanelOutputs * 2);
     return _mm512_mul_ps(Scale(group), _mm512_set1_ps(-8.0f));
   }
-  AVX512_INLINE static void Prefetch(const std::byte* group) { PrefetchAhead(group, kBytes); }
 };
 
-// A group unpacked to bytes, in the order of use, with its scales and offsets as float32 behind it.
-struct UnpackedGroup {
-  static constexpr size_t kBytes = kUnpackedGroupBytes;
-
-  AVX512_INLINE static __m512i Quants(const std::byte* group, int quad, int part) {
-    return LoadInt512(group + (quad * 2 + part) * kQuadVectorBytes);
-  }
-  AVX512_INLINE static __m512 Scale(const std::byte* group) {
-    return LoadFloats512(group + kUnpackedNibbleBytes);
-  }
-  AVX512_INLINE static __m512 Offset(const std::byte* group) {
-    return LoadFloats512(group + kUnpackedNibbleBytes + kPanelOutputs * 4);
-  }
-  AVX512_INLINE static void Prefetch(const std::byte*) {}
-};
-
-// Activations from one row and one group on; kPlanes bytes a value.
+// Activations from one row on; kPlanes bytes a value.
 template <int kPlanes>
 struct QuadRows {
-  QuadRows(const Activations& x, uint32_t row, uint32_t group)
-      : values(static_cast<const int8_t*>(x.values) +
-               (size_t{row} * x.cols + size_t{group} * kQuantGroup) * kPlanes),
-        scales(x.scales + size_t{row} * (x.cols / kQuantGroup) + group),
+  QuadRows(const Activations& x, uint32_t row)
+      : values(static_cast<const int8_t*>(x.values) + size_t{row} * x.cols * kPlanes),
+        scales(x.scales + size_t{row} * (x.cols / kQuantGroup)),
         value_stride(size_t{x.cols} * kPlanes),
         scale_stride(x.cols / kQuantGroup) {}
 
@@ -76,91 +55,98 @@ struct QuadRows {
   size_t scale_stride;
 };
 
-template <int kRows, int kPlanes, class Group>
-[[gnu::noinline]] void QuadTile(const std::byte* weights, uint32_t group_count,
-                                const QuadRows<kPlanes>& rows, float* sums) {
-  RowAddresses<kRows, int8_t> x(rows.values, rows.value_stride);
-  RowAddresses<kRows, GroupScale> scales(rows.scales, rows.scale_stride);
-  __m512 totals[kRows];
+template <int kRows, int kPanels, int kPlanes, class Group>
+[[gnu::noinline]] void QuadTile(const Avx512TileArgs<QuadRows<kPlanes>>& args) {
+  RowAddresses<kRows, int8_t> x(args.rows.values, args.rows.value_stride);
+  RowAddresses<kRows, GroupScale> scales(args.rows.scales, args.rows.scale_stride);
+  const std::byte* weights = args.weights;
+  const size_t panel_bytes = args.panel_bytes;
+  __m512 totals[kRows][kPanels];
 #pragma GCC unroll 16
-  for (int row = 0; row < kRows; ++row) totals[row] = _mm512_load_ps(sums + row * kPanelOutputs);
-  for (uint32_t i = 0; i < group_count; ++i) {
-    Group::Prefetch(weights);
-    __m512i lanes[kRows];
+  for (int row = 0; row < kRows; ++row) {
+#pragma GCC unroll 2
+    for (int panel = 0; panel < kPanels; ++panel) totals[row][panel] = _mm512_setzero_ps();
+  }
+  for (uint32_t i = 0; i < args.units; ++i) {
+    if constexpr (kPanels == 1) PrefetchAhead(weights, Group::kBytes);
+    __m512i lanes[kRows][kPanels];
 #pragma GCC unroll 2
     for (int plane = 0; plane < kPlanes; ++plane) {
 #pragma GCC unroll 16
       for (int row = 0; row < kRows; ++row) {
-        lanes[row] = plane == 0 ? _mm512_setzero_si512() : _mm512_slli_epi32(lanes[row], 8);
+#pragma GCC unroll 2
+        for (int panel = 0; panel < kPanels; ++panel) {
+          lanes[row][panel] =
+              plane == 0 ? _mm512_setzero_si512() : _mm512_slli_epi32(lanes[row][panel], 8);
+        }
       }
 #pragma GCC unroll 8
       for (int step = 0; step < 8; ++step) {
         const int quad = step / 2, part = step % 2;
-        const __m512i quants = Pinned(Group::Quants(weights, quad, part));
         const int at = plane * kQuantGroup + part * 16 + quad * 4;
+        __m512i quants[kPanels];
+#pragma GCC unroll 2
+        for (int panel = 0; panel < kPanels; ++panel) {
+          quants[panel] = Pinned(Group::Quants(weights + panel * panel_bytes, quad, part));
+        }
 #pragma GCC unroll 16
         for (int row = 0; row < kRows; ++row) {
-          lanes[row] =
-              Pinned(_mm512_dpbusd_epi32(lanes[row], quants, Broadcast32Wide(x[row] + at)));
+          __m512i four = Broadcast32Wide(x[row] + at);
+          if constexpr (kPanels > 1) four = Pinned(four);
+#pragma GCC unroll 2
+          for (int panel = 0; panel < kPanels; ++panel) {
+            lanes[row][panel] = Pinned(_mm512_dpbusd_epi32(lanes[row][panel], quants[panel], four));
+          }
         }
       }
     }
-    LoadNothingEarlier();
-    const __m512 scale = Group::Scale(weights), offset = Group::Offset(weights);
+#pragma GCC unroll 2
+    for (int panel = 0; panel < kPanels; ++panel) {
+      LoadNothingEarlier();
+      const std::byte* const group_weights = weights + panel * panel_bytes;
+      const __m512 scale = Group::Scale(group_weights), offset = Group::Offset(group_weights);
 #pragma GCC unroll 16
-    for (int row = 0; row < kRows; ++row) {
-      const GroupScale& group = *scales[row];
-      const __m512 with_offset = _mm512_fmadd_ps(offset, _mm512_set1_ps(group.sum), totals[row]);
-      const __m512 both_scales = _mm512_mul_ps(scale, _mm512_set1_ps(group.scale));
-      totals[row] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(lanes[row]), both_scales, with_offset);
+      for (int row = 0; row < kRows; ++row) {
+        const GroupScale& group = *scales[row];
+        __m512& total = totals[row][panel];
+        const __m512 with_offset = _mm512_fmadd_ps(offset, _mm512_set1_ps(group.sum), total);
+        const __m512 both_scales = _mm512_mul_ps(scale, _mm512_set1_ps(group.scale));
+        total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(lanes[row][panel]), both_scales, with_offset);
+      }
     }
     weights += Group::kBytes;
     x.Advance(kQuantGroup * kPlanes);
     scales.Advance(1);
   }
-#pragma GCC unroll 16
-  for (int row = 0; row < kRows; ++row) _mm512_store_ps(sums + row * kPanelOutputs, totals[row]);
+  StoreTile(args, totals);
 }
 
-template <int kPlanes, class Group, int... kIndex>
+template <int kPanels, int kPlanes, class Group, int... kIndex>
 constexpr auto QuadTiles(std::integer_sequence<int, kIndex...>) {
-  return std::array<PanelTile<QuadRows<kPlanes>>, sizeof...(kIndex)>{
-      QuadTile<kIndex + 1, kPlanes, Group>...};
+  return std::array<Avx512Tile<QuadRows<kPlanes>>, sizeof...(kIndex)>{
+      QuadTile<kIndex + 1, kPanels, kPlanes, Group>...};
 }
 
 template <PanelFormat kPanelFormat, int kPlanes>
 struct QuadKernel {
   using Rows = QuadRows<kPlanes>;
   using Packed = PackedGroup<kPanelFormat>;
+  static constexpr PanelFormat kFormat = kPanelFormat;
+
   // 12 integer and 12 float sums, a weight, its scale and offset and what an addition needs fill
   // the 32 registers.
-  using Heights = std::make_integer_sequence<int, 12>;
-  static constexpr PanelFormat kFormat = kPanelFormat;
-  static constexpr uint32_t kChunkUnits = 18;
-  static constexpr size_t kChunkBytes = kChunkUnits * kUnpackedGroupBytes;
-  static constexpr uint32_t kDirectRowsMax = 24;
-
-  static const std::byte* Unpack(const std::byte* packed, uint32_t units, std::byte* chunk) {
-    std::byte* to = chunk;
-    for (uint32_t i = 0; i < units; ++i, packed += Packed::kBytes) {
-      for (int step = 0; step < 8; ++step, to += kQuadVectorBytes) {
-        StoreInt512(to, Packed::Quants(packed, step / 2, step % 2));
-      }
-      StoreFloats512(to, Packed::Scale(packed));
-      StoreFloats512(to + 64, Packed::Offset(packed));
-      to += 128;
-    }
-    return chunk;
-  }
-
-  static constexpr auto kDirectTiles = QuadTiles<kPlanes, Packed>(Heights());
-  static constexpr auto kTiles = QuadTiles<kPlanes, UnpackedGroup>(Heights());
+  static constexpr auto kOnePanelTiles =
+      QuadTiles<1, kPlanes, Packed>(std::make_integer_sequence<int, 12>());
+  static constexpr auto kTwoPanelTiles =
+      QuadTiles<2, kPlanes, Packed>(std::make_integer_sequence<int, 6>());
 };
 
 template <PanelFormat kFormat>
 void ProductOfFormat(const PanelProductArgs& args) {
-  if (args.x.form == ActivationForm::kInt8) return ProductByPanels<QuadKernel<kFormat, 1>>(args);
-  ProductByPanels<QuadKernel<kFormat, 2>>(args);
+  if (args.x.form == ActivationForm::kInt8) {
+    return ProductByAvx512Tiles<QuadKernel<kFormat, 1>>(args);
+  }
+  ProductByAvx512Tiles<QuadKernel<kFormat, 2>>(args);
 }
 
 }  // namespace

@@ -25,8 +25,8 @@ constexpr size_t kElementsPerThreadMin = 4096;
 constexpr size_t kMatMulOutputsMax = 4;
 // Rows whose activations are read again and again while they are in the second-level cache.
 constexpr uint32_t kRowsPerTask = 256;
-// Shares a thread of a product's panels: enough to even out threads that run at unequal speed.
-constexpr size_t kSharesPerThread = 4;
+// Panels that some products compute at once; shares are whole multiples of it.
+constexpr size_t kSharePanels = 2;
 
 constexpr size_t CeilDivide(size_t value, size_t by) { return (value + by - 1) / by; }
 
@@ -69,12 +69,14 @@ class CpuOps final : public Ops {
   }
 
   Activations InForm(ActivationForm form, const MatMulArgs& args, uint32_t cols);
+  void CutShares(size_t panel_count);
 
   const CpuKernels& kernels_;
   const ComputeMode mode_;
   ThreadPool pool_;
   WeightArena arena_;
   std::array<FormBuffer, kActivationFormCount> form_buffers_;
+  std::vector<size_t> share_ends_;  // of the panels of one MatMul
 };
 
 // The compute stream works before its calls return, so an op may run here and now.
@@ -115,6 +117,17 @@ Activations CpuOps::InForm(ActivationForm form, const MatMulArgs& args, uint32_t
   return {form, cols, values, buffer.scales.data()};
 }
 
+// Large shares first, since each begins with cold reading, and ever smaller ones, so that threads
+// that run at unequal speed end together: each is three quarters of an even part of what is left.
+void CpuOps::CutShares(size_t panel_count) {
+  share_ends_.clear();
+  for (size_t begin = 0; begin < panel_count;) {
+    const size_t part = CeilDivide(3 * (panel_count - begin), 4 * pool_.thread_count());
+    begin = std::min(panel_count, begin + CeilDivide(part, kSharePanels) * kSharePanels);
+    share_ends_.push_back(begin);
+  }
+}
+
 void CpuOps::MatMul(const MatMulArgs& args, Stream& stream) {
   CheckComputeStream(stream);
   const size_t output_count = args.outputs.size();
@@ -138,14 +151,14 @@ void CpuOps::MatMul(const MatMulArgs& args, Stream& stream) {
     panel_starts[i + 1] = panel_starts[i] + weight.panel_count();
   }
 
-  const size_t panel_count = panel_starts[output_count];
-  const size_t share = CeilDivide(panel_count, kSharesPerThread * pool_.thread_count());
-  const size_t shares = CeilDivide(panel_count, share);
+  CutShares(panel_starts[output_count]);
+  const size_t shares = share_ends_.size();
   pool_.ForEach(CeilDivide(args.row_count, kRowsPerTask) * shares, [&](size_t task) {
     const uint32_t row_begin = static_cast<uint32_t>(task / shares * kRowsPerTask);
     const uint32_t row_end = std::min(args.row_count, row_begin + kRowsPerTask);
-    const size_t share_begin = task % shares * share;
-    const size_t share_end = std::min(panel_count, share_begin + share);
+    const size_t share = task % shares;
+    const size_t share_begin = share == 0 ? 0 : share_ends_[share - 1];
+    const size_t share_end = share_ends_[share];
     for (size_t i = 0; i < output_count; ++i) {
       const size_t begin = std::max(share_begin, panel_starts[i]);
       const size_t end = std::min(share_end, panel_starts[i + 1]);
