@@ -154,10 +154,25 @@ struct SessionPage {
   std::string next_page_token;
 };
 
+// What names a session and says nothing more.
+struct SessionRef {
+  std::string id;
+};
+
 struct ForkSessionRequest {
   std::string id;
   std::string new_id;
   std::optional<int64_t> token_count;
+};
+
+struct TruncateRequest {
+  std::string id;
+  int64_t token_count = 0;
+};
+
+struct SuspendRequest {
+  std::string id;
+  Tier tier = Tier::kHost;  // how far down: kHost, kDisk or kAbsent
 };
 
 struct AppendRequest {

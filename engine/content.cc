@@ -12,7 +12,16 @@ Result<EncodedContent> ContentEncoder::Encode(const Content& content) const {
   return EncodedContent();
 }
 
+Status ContentEncoder::CheckFits(uint64_t text_bytes, const std::string& field) const {
+  const uint64_t bytes_max = uint64_t{context_length_} * tokenizer_.longest_token_bytes();
+  if (text_bytes <= bytes_max) return Status();
+  return InvalidField(field, "has " + std::to_string(text_bytes) + " bytes; a context of " +
+                                 std::to_string(context_length_) + " tokens holds at most " +
+                                 std::to_string(bytes_max));
+}
+
 Result<EncodedContent> ContentEncoder::EncodeText(const std::string& text) const {
+  RETURN_IF_ERROR(CheckFits(text.size(), "content.text"));
   Result<std::vector<uint32_t>> ids = tokenizer_.Encode(text);
   if (!ids.ok()) return InvalidField("content.text", ids.status().message());
   EncodedContent encoded;
@@ -27,6 +36,9 @@ Result<EncodedContent> ContentEncoder::EncodeText(const std::string& text) const
 Result<EncodedContent> ContentEncoder::EncodeChat(const ChatContent& chat) const {
   if (!chat_template_.ok()) return chat_template_.status();
   if (chat.messages.empty()) return InvalidField("content.chat.messages", "is empty");
+  uint64_t text_bytes = 0;
+  for (const ChatMessage& message : chat.messages) text_bytes += message.content.size();
+  RETURN_IF_ERROR(CheckFits(text_bytes, "content.chat.messages"));
   const ChatTemplate& chat_template = **chat_template_;
   EncodedContent encoded;
   encoded.is_chat = true;

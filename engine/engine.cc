@@ -80,44 +80,51 @@ void Engine::Ask(Reply<T> reply, F command) {
 void Engine::CreateSession(CreateSessionRequest request, Reply<SessionInfo> reply) {
   Result<EncodedContent> content = core_->encoder().Encode(request.content);
   if (!content.ok()) return reply(content.status());
+  request.content = std::monostate();  // it lives on as ids
   Ask<SessionInfo>(std::move(reply), [request = std::move(request),
                                       content = *std::move(content)](EngineCore& core) mutable {
     return core.CreateSession(request, std::move(content));
   });
 }
 
-void Engine::GetSession(std::string id, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply), [id](EngineCore& core) { return core.GetSession(id); });
+void Engine::GetSession(SessionRef session, Reply<SessionInfo> reply) {
+  Ask<SessionInfo>(std::move(reply),
+                   [session](EngineCore& core) { return core.GetSession(session.id); });
 }
 
 void Engine::ListSessions(ListSessionsRequest request, Reply<SessionPage> reply) {
-  Ask<SessionPage>(std::move(reply),
-                   [request](EngineCore& core) { return core.ListSessions(request); });
+  Ask<SessionPage>(std::move(reply), [request = std::move(request)](EngineCore& core) {
+    return core.ListSessions(request);
+  });
 }
 
 void Engine::UpdateSession(UpdateSessionRequest request, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply),
-                   [request](EngineCore& core) { return core.UpdateSession(request); });
+  Ask<SessionInfo>(std::move(reply), [request = std::move(request)](EngineCore& core) {
+    return core.UpdateSession(request);
+  });
 }
 
-void Engine::DeleteSession(std::string id, Reply<Done> reply) {
-  Ask<Done>(std::move(reply), [id](EngineCore& core) { return core.DeleteSession(id); });
+void Engine::DeleteSession(SessionRef session, Reply<Done> reply) {
+  Ask<Done>(std::move(reply),
+            [session](EngineCore& core) { return core.DeleteSession(session.id); });
 }
 
 void Engine::ForkSession(ForkSessionRequest request, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply),
-                   [request](EngineCore& core) { return core.ForkSession(request); });
+  Ask<SessionInfo>(std::move(reply), [request = std::move(request)](EngineCore& core) {
+    return core.ForkSession(request);
+  });
 }
 
-void Engine::TruncateSession(std::string id, int64_t token_count, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply), [id, token_count](EngineCore& core) {
-    return core.TruncateSession(id, token_count);
+void Engine::TruncateSession(TruncateRequest request, Reply<SessionInfo> reply) {
+  Ask<SessionInfo>(std::move(reply), [request](EngineCore& core) {
+    return core.TruncateSession(request.id, request.token_count);
   });
 }
 
 void Engine::AppendContent(AppendRequest request, Reply<AppendResult> reply) {
   Result<EncodedContent> content = core_->encoder().Encode(request.content);
   if (!content.ok()) return reply(content.status());
+  request.content = std::monostate();
   Ask<AppendResult>(std::move(reply), [request = std::move(request),
                                        content = *std::move(content)](EngineCore& core) mutable {
     return core.AppendContent(request, std::move(content));
@@ -126,20 +133,23 @@ void Engine::AppendContent(AppendRequest request, Reply<AppendResult> reply) {
 
 void Engine::ReadTokens(std::string id, int64_t start_position, int64_t token_count,
                         Reply<TokenRange> reply) {
-  Ask<TokenRange>(std::move(reply), [id, start_position, token_count](EngineCore& core) {
-    return core.ReadTokens(id, start_position, token_count);
+  Ask<TokenRange>(std::move(reply),
+                  [id = std::move(id), start_position, token_count](EngineCore& core) {
+                    return core.ReadTokens(id, start_position, token_count);
+                  });
+}
+
+void Engine::SuspendSession(SuspendRequest request, Reply<SessionInfo> reply) {
+  Ask<SessionInfo>(std::move(reply), [request](EngineCore& core) {
+    return core.SuspendSession(request.id, request.tier);
   });
 }
 
-void Engine::SuspendSession(std::string id, Tier tier, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply),
-                   [id, tier](EngineCore& core) { return core.SuspendSession(id, tier); });
-}
-
-void Engine::PrefetchSession(std::string id, Reply<SessionInfo> reply) {
+void Engine::PrefetchSession(SessionRef session, Reply<SessionInfo> reply) {
   const StreamId stream(next_stream_++);
-  Ask<SessionInfo>(std::move(reply),
-                   [id, stream](EngineCore& core) { return core.PrefetchSession(id, stream); });
+  Ask<SessionInfo>(std::move(reply), [session, stream](EngineCore& core) {
+    return core.PrefetchSession(session.id, stream);
+  });
 }
 
 StreamId Engine::Decode(DecodeRequest request, std::shared_ptr<TokenSink> sink) {
@@ -168,10 +178,12 @@ StreamId Engine::StartStream(Request request, std::shared_ptr<TokenSink> sink, F
     sink->OnEnd({.status = content.status()});
     return id;
   }
-  request.content = std::monostate();  // it lives on as ids
+  request.content = std::monostate();
   auto what =
       std::make_shared<std::pair<Request, EncodedContent>>(std::move(request), *std::move(content));
-  const bool taken = Post([id, sink, what, start](EngineCore& core) {
+  const bool taken = Post([this, id, sink, what, start](EngineCore& core) {
+    // It may have passed Post just before Drain, and be here just after "no stream is left".
+    if (!takes_streams_) return sink->OnEnd({.status = Refusal()});
     start(core, id, sink, what->first, std::move(what->second));
   });
   if (!taken) sink->OnEnd({.status = Refusal()});
@@ -203,13 +215,13 @@ Result<std::string> Engine::Detokenize(const std::vector<uint32_t>& ids) const {
   return cairn::Detokenize(tokenizer, ids);
 }
 
-void Engine::LookupPrefix(Content content, std::string cache_salt, Reply<Residency> reply) {
+void Engine::LookupPrefix(const Content& content, std::string cache_salt, Reply<Residency> reply) {
   Result<EncodedContent> encoded = core_->encoder().Encode(content);
   if (!encoded.ok()) return reply(encoded.status());
-  Ask<Residency>(std::move(reply),
-                 [cache_salt, encoded = *std::move(encoded)](EngineCore& core) mutable {
-                   return core.LookupPrefix(std::move(encoded), cache_salt);
-                 });
+  Ask<Residency>(std::move(reply), [cache_salt = std::move(cache_salt),
+                                    encoded = *std::move(encoded)](EngineCore& core) mutable {
+    return core.LookupPrefix(std::move(encoded), cache_salt);
+  });
 }
 
 void Engine::GetStats(Reply<EngineStats> reply) {
@@ -222,7 +234,14 @@ void Engine::ClearCache(std::optional<Tier> tier, Reply<Done> reply) {
 
 void Engine::Drain(std::function<void()> drained) {
   draining_ = true;
-  PostOwn([this, drained = std::move(drained)](EngineCore&) { on_drained_ = drained; });
+  PostOwn([this, drained = std::move(drained)](EngineCore&) {
+    takes_streams_ = false;
+    on_drained_ = drained;
+  });
+}
+
+void Engine::EndStreams() {
+  PostOwn([this](EngineCore& core) { core.CancelAll(Refusal()); });
 }
 
 void Engine::Run() {

@@ -37,19 +37,18 @@ class Engine {
 
   // Sessions (proto/cairn/v1/session_service.proto has the semantics).
   void CreateSession(CreateSessionRequest request, Reply<SessionInfo> reply);
-  void GetSession(std::string id, Reply<SessionInfo> reply);
+  void GetSession(SessionRef session, Reply<SessionInfo> reply);
   void ListSessions(ListSessionsRequest request, Reply<SessionPage> reply);
   void UpdateSession(UpdateSessionRequest request, Reply<SessionInfo> reply);
-  void DeleteSession(std::string id, Reply<Done> reply);
+  void DeleteSession(SessionRef session, Reply<Done> reply);
   void ForkSession(ForkSessionRequest request, Reply<SessionInfo> reply);
-  void TruncateSession(std::string id, int64_t token_count, Reply<SessionInfo> reply);
+  void TruncateSession(TruncateRequest request, Reply<SessionInfo> reply);
   void AppendContent(AppendRequest request, Reply<AppendResult> reply);
   // At most `token_count` tokens (0: all) from `start_position`, in one answer.
   void ReadTokens(std::string id, int64_t start_position, int64_t token_count,
                   Reply<TokenRange> reply);
-  // `tier`: how far down (kHost, kDisk or kAbsent).
-  void SuspendSession(std::string id, Tier tier, Reply<SessionInfo> reply);
-  void PrefetchSession(std::string id, Reply<SessionInfo> reply);
+  void SuspendSession(SuspendRequest request, Reply<SessionInfo> reply);
+  void PrefetchSession(SessionRef session, Reply<SessionInfo> reply);
 
   // Streams. The sink hears of every outcome, refusal included; it is kept until OnEnd.
   StreamId Decode(DecodeRequest request, std::shared_ptr<TokenSink> sink);
@@ -64,13 +63,15 @@ class Engine {
   Result<std::vector<uint32_t>> Tokenize(const Content& content) const;
   Result<std::string> Detokenize(const std::vector<uint32_t>& ids) const;
 
-  void LookupPrefix(Content content, std::string cache_salt, Reply<Residency> reply);
+  void LookupPrefix(const Content& content, std::string cache_salt, Reply<Residency> reply);
   void GetStats(Reply<EngineStats> reply);
   void ClearCache(std::optional<Tier> tier, Reply<Done> reply);
 
   // Refuses new work from now on (kUnavailable); running streams go on. Calls `drained` once none
-  // is left.
+  // is left, and none can come.
   void Drain(std::function<void()> drained);
+  // Ends every stream with kUnavailable; after Drain.
+  void EndStreams();
   // False once the watchdog has seen work without progress for longer than the configured time.
   bool Healthy() const { return healthy_; }
 
@@ -98,8 +99,9 @@ class Engine {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> healthy_{true};
   std::atomic<Clock::Monotonic::duration> last_progress_;  // since the clock's epoch
-  std::function<void()> on_drained_;                       // engine thread only
-  std::binary_semaphore stop_{0};                          // ends the watchdog
+  bool takes_streams_ = true;                              // engine thread only, as is the next
+  std::function<void()> on_drained_;
+  std::binary_semaphore stop_{0};  // ends the watchdog
   std::thread thread_;
   std::thread watchdog_;
 };

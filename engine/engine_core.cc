@@ -14,7 +14,7 @@ EngineCore::EngineCore(EngineParts parts, const EngineConfig& config, const Cloc
     : parts_(std::move(parts)),
       config_(config),
       clock_(clock),
-      encoder_(*parts_.tokenizer, parts_.chat_template),
+      encoder_(*parts_.tokenizer, parts_.chat_template, config.context_length),
       sessions_(config, parts_.model->config().vocabulary_size, clock, seed),
       runner_(*parts_.model, *parts_.blocks, sessions_, *parts_.tokenizer, config, clock,
               parts_.trace.get()),
@@ -268,7 +268,8 @@ std::unique_ptr<Sequence> EngineCore::NewSequence(const StreamStart& start,
   return sequence;
 }
 
-void EngineCore::Decode(StreamStart start, const DecodeRequest& request, EncodedContent content) {
+void EngineCore::Decode(const StreamStart& start, const DecodeRequest& request,
+                        EncodedContent content) {
   const Status started = StartDecode(start, request, std::move(content));
   if (!started.ok()) start.sink->OnEnd({.status = started});
 }
@@ -308,7 +309,7 @@ Status EngineCore::StartDecode(const StreamStart& start, const DecodeRequest& re
   return Status();
 }
 
-void EngineCore::Generate(StreamStart start, const GenerateRequest& request,
+void EngineCore::Generate(const StreamStart& start, const GenerateRequest& request,
                           EncodedContent content) {
   const Status started = StartGenerate(start, request, std::move(content));
   if (!started.ok()) start.sink->OnEnd({.status = started});

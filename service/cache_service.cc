@@ -16,18 +16,19 @@ using RawCacheService = v1::CacheService::WithRawCallbackMethod_LookupPrefix<
 
 class CacheServiceImpl final : public RawCacheService {
  public:
-  explicit CacheServiceImpl(Engine& engine) : engine_(engine) {}
+  explicit CacheServiceImpl(const ServiceParts& parts) : parts_(parts) {}
 
   grpc::ServerUnaryReactor* LookupPrefix(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* request,
                                          grpc::ByteBuffer* response) override {
     return ServeUnary<v1::LookupPrefixRequest>(
-        context, request, response, [this](LookupRequest lookup, const UnaryCall& call) {
-          engine_.LookupPrefix(std::move(lookup.content), std::move(lookup.cache_salt),
-                               [call](Result<Residency> residency) {
-                                 if (!residency.ok()) return call.Fail(residency.status());
-                                 call.Succeed(PrefixToProto(*residency));
-                               });
+        parts_.intake, context, request, response,
+        [this](LookupRequest lookup, const UnaryCall& call) {
+          parts_.engine.LookupPrefix(std::move(lookup.content), std::move(lookup.cache_salt),
+                                     [call](Result<Residency> residency) {
+                                       if (!residency.ok()) return call.Fail(residency.status());
+                                       call.Succeed(PrefixToProto(*residency));
+                                     });
         });
   }
 
@@ -35,7 +36,7 @@ class CacheServiceImpl final : public RawCacheService {
                                            const grpc::ByteBuffer* request,
                                            grpc::ByteBuffer* response) override {
     return ServeUnary<v1::ExplainRestoreRequest>(
-        context, request, response, [](const SessionRef&, const UnaryCall& call) {
+        parts_.intake, context, request, response, [](const SessionRef&, const UnaryCall& call) {
           call.Fail(Status(Code::kUnimplemented,
                            "blocks live on the device only, so that what is missing is always "
                            "recomputed: there is no decision to explain"));
@@ -46,27 +47,29 @@ class CacheServiceImpl final : public RawCacheService {
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) override {
     return ServeUnary<v1::GetCacheStatsRequest>(
-        context, request, response,
-        [this](Done, const UnaryCall& call) { engine_.GetStats(call.ToReply<EngineStats>()); });
+        parts_.intake, context, request, response, [this](Done, const UnaryCall& call) {
+          parts_.engine.GetStats(call.ToReply<EngineStats>());
+        });
   }
 
   grpc::ServerUnaryReactor* ClearCache(grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override {
     return ServeUnary<v1::ClearCacheRequest>(
-        context, request, response, [this](std::optional<Tier> tier, const UnaryCall& call) {
-          engine_.ClearCache(tier, call.ToReply<Done>());
+        parts_.intake, context, request, response,
+        [this](std::optional<Tier> tier, const UnaryCall& call) {
+          parts_.engine.ClearCache(tier, call.ToReply<Done>());
         });
   }
 
  private:
-  Engine& engine_;
+  const ServiceParts parts_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeCacheService(Engine& engine) {
-  return std::make_unique<CacheServiceImpl>(engine);
+std::unique_ptr<grpc::Service> MakeCacheService(const ServiceParts& parts) {
+  return std::make_unique<CacheServiceImpl>(parts);
 }
 
 }  // namespace cairn

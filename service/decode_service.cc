@@ -20,26 +20,25 @@ grpc::ByteBuffer GenerateBytes(StreamUpdate update, const StreamEnd* end) {
 
 class DecodeServiceImpl final : public RawDecodeService {
  public:
-  DecodeServiceImpl(Engine& engine, size_t pending_tokens_max)
-      : engine_(engine), pending_tokens_max_(pending_tokens_max) {}
+  explicit DecodeServiceImpl(const ServiceParts& parts) : parts_(parts) {}
 
   ByteStream* Generate(grpc::CallbackServerContext* context,
                        const grpc::ByteBuffer* request) override {
-    Result<GenerateRequest> generate = ParseRequest<v1::GenerateRequest>(*request);
+    auto generate = TakeRequest<v1::GenerateRequest>(parts_.intake, request);
     if (!generate.ok()) return RefuseStream(generate.status());
     const TokenStreamOptions options = {
-        .pending_tokens_max = pending_tokens_max_, .format = GenerateBytes, .subject = {}};
-    return StartTokenStream(engine_, *context, options, [&](std::shared_ptr<TokenSink> sink) {
-      return engine_.Generate(*std::move(generate), std::move(sink));
+        .pending_tokens_max = parts_.pending_tokens_max, .format = GenerateBytes, .subject = {}};
+    return StartTokenStream(parts_.engine, *context, options, [&](std::shared_ptr<TokenSink> sink) {
+      return parts_.engine.Generate(std::move(generate->value), std::move(sink));
     });
   }
 
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
-    return ServeUnary<v1::TokenizeRequest>(context, request, response,
+    return ServeUnary<v1::TokenizeRequest>(parts_.intake, context, request, response,
                                            [this](const Content& content, const UnaryCall& call) {
-                                             const auto ids = engine_.Tokenize(content);
+                                             const auto ids = parts_.engine.Tokenize(content);
                                              if (!ids.ok()) return call.Fail(ids.status());
                                              v1::TokenizeResponse message;
                                              message.mutable_ids()->Add(ids->begin(), ids->end());
@@ -51,9 +50,9 @@ class DecodeServiceImpl final : public RawDecodeService {
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) override {
     return ServeUnary<v1::DetokenizeRequest>(
-        context, request, response,
+        parts_.intake, context, request, response,
         [this](const std::vector<uint32_t>& ids, const UnaryCall& call) {
-          Result<std::string> text = engine_.Detokenize(ids);
+          Result<std::string> text = parts_.engine.Detokenize(ids);
           if (!text.ok()) return call.Fail(text.status());
           v1::DetokenizeResponse message;
           message.set_text(*std::move(text));
@@ -62,14 +61,13 @@ class DecodeServiceImpl final : public RawDecodeService {
   }
 
  private:
-  Engine& engine_;
-  const size_t pending_tokens_max_;
+  const ServiceParts parts_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeDecodeService(Engine& engine, size_t pending_tokens_max) {
-  return std::make_unique<DecodeServiceImpl>(engine, pending_tokens_max);
+std::unique_ptr<grpc::Service> MakeDecodeService(const ServiceParts& parts) {
+  return std::make_unique<DecodeServiceImpl>(parts);
 }
 
 }  // namespace cairn

@@ -1,6 +1,7 @@
 // cairnd: configuration -> engine (backend, model, tokenizer, block pool) -> server, and the end of
 // them in the reverse order.
 #include <google/protobuf/stubs/logging.h>
+#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -68,6 +69,16 @@ void ShowProgress(double share) {
   LogInfo("preparing weights: " + std::to_string(static_cast<int>(share * 100)) + " %");
 }
 
+// Large pieces of memory go back to the system when they are freed. By itself the C library keeps
+// ever larger ones, up to 32 MiB in the heap of each thread, once a request was as large.
+void ReturnLargePieces() {
+#ifdef __GLIBC__
+  constexpr int kBytes = 1 << 20;
+  mallopt(M_MMAP_THRESHOLD, kBytes);
+  mallopt(M_TRIM_THRESHOLD, kBytes);
+#endif
+}
+
 sigset_t StopSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -85,6 +96,7 @@ void WaitForStop() {
 }
 
 int Serve(const ServerConfig& config) {
+  ReturnLargePieces();
   SetLogLevel(LogLevelOf(config));
   google::protobuf::SetLogHandler(nullptr);  // bad requests are answered, not logged
   // Blocked before any thread starts, so that all of them leave these signals to WaitForStop.
@@ -104,6 +116,7 @@ int Serve(const ServerConfig& config) {
   Result<std::unique_ptr<Server>> server =
       Server::Start({.listen = *listen,
                      .message_bytes_max = static_cast<uint32_t>(config.message_bytes_max),
+                     .request_memory_max = config.request_memory_bytes,
                      .pending_tokens_max = static_cast<uint32_t>(config.stream_buffer_tokens)},
                     engine);
   if (!server.ok()) return Fail(server.status());

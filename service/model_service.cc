@@ -11,24 +11,24 @@ using RawModelService = v1::ModelService::WithRawCallbackMethod_GetModel<v1::Mod
 
 class ModelServiceImpl final : public RawModelService {
  public:
-  explicit ModelServiceImpl(Engine& engine) : engine_(engine) {}
+  explicit ModelServiceImpl(const ServiceParts& parts) : parts_(parts) {}
 
   grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override {
     return ServeUnary<v1::GetModelRequest>(
-        context, request, response,
-        [this](Done, const UnaryCall& call) { call.Succeed(ToProto(engine_.model_info())); });
+        parts_.intake, context, request, response,
+        [this](Done, const UnaryCall& call) { call.Succeed(ToProto(parts_.engine.model_info())); });
   }
 
  private:
-  Engine& engine_;
+  const ServiceParts parts_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeModelService(Engine& engine) {
-  return std::make_unique<ModelServiceImpl>(engine);
+std::unique_ptr<grpc::Service> MakeModelService(const ServiceParts& parts) {
+  return std::make_unique<ModelServiceImpl>(parts);
 }
 
 }  // namespace cairn

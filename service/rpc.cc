@@ -18,17 +18,16 @@ grpc::ByteBuffer ToBytes(const google::protobuf::MessageLite& message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-Status ParseBytes(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
+Status TakeMessage(const grpc::ByteBuffer* request, size_t fields_max,
+                   google::protobuf::Message& message) {
+  grpc::ByteBuffer bytes;
+  bytes.Swap(const_cast<grpc::ByteBuffer*>(request));  // it is the call's own, and nobody else's
   grpc::Slice slice;
   const grpc::Status read =
       bytes.TrySingleSlice(&slice).ok() ? grpc::Status::OK : bytes.DumpToSingleSlice(&slice);
   if (!read.ok()) return InvalidArgument("the request cannot be read: " + read.error_message());
-  return ParseMessage({reinterpret_cast<const char*>(slice.begin()), slice.size()}, message);
-}
-
-void UnaryCall::Concerns(const std::string& used_id, const std::string& made_id) {
-  if (!used_id.empty()) subject_.used = SessionName(used_id);
-  if (!made_id.empty()) subject_.made = SessionName(made_id);
+  return ParseMessage({reinterpret_cast<const char*>(slice.begin()), slice.size()}, fields_max,
+                      message);
 }
 
 void UnaryCall::Succeed(const google::protobuf::MessageLite& message) const {

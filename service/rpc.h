@@ -1,6 +1,6 @@
 // How every RPC of Cairn is served: gRPC hands over the bytes of the request and takes the bytes
-// of the response, so that malformed bytes get our own answer (service/request_bytes.h) and one
-// kind of reactor serves every stream.
+// of the response, so that malformed bytes get our own answer (service/request_bytes.h), what
+// requests cost has a bound (service/request_intake.h) and one kind of reactor serves every stream.
 //
 // Heavy to compile: only for the sources of the services.
 #pragma once
@@ -17,20 +17,35 @@
 #include "base/status.h"
 #include "engine/api.h"
 #include "service/error_details.h"
+#include "service/request_intake.h"
 #include "service/wire.h"
 
 namespace cairn {
 
 grpc::Status ToGrpcStatus(const Status& status, const ErrorSubject& subject);
 grpc::ByteBuffer ToBytes(const google::protobuf::MessageLite& message);
-Status ParseBytes(const grpc::ByteBuffer& bytes, google::protobuf::Message& message);
 
-// The request that `bytes` hold, a `Message`, as the engine's type for it.
+// Reads `request` into `message` and lets its bytes go: gRPC itself would keep them until the call
+// is over, which for a stream may be hours.
+Status TakeMessage(const grpc::ByteBuffer* request, size_t fields_max,
+                   google::protobuf::Message& message);
+
+// A request as the engine's type for it. While it lives, its bytes count as being read.
+template <class T>
+struct TakenRequest {
+  RequestIntake::Ticket ticket;
+  T value;
+};
+
+// The request that the bytes hold, a `Message`.
 template <class Message>
-auto ParseRequest(const grpc::ByteBuffer& bytes) -> decltype(FromProto(std::declval<Message>())) {
+auto TakeRequest(RequestIntake& intake, const grpc::ByteBuffer* request)
+    -> Result<TakenRequest<std::decay_t<decltype(*FromProto(std::declval<Message>()))>>> {
+  ASSIGN_OR_RETURN(RequestIntake::Ticket ticket, intake.Admit(request->Length()));
   Message message;
-  RETURN_IF_ERROR(ParseBytes(bytes, message));
-  return FromProto(message);
+  RETURN_IF_ERROR(TakeMessage(request, intake.fields_max(), message));
+  ASSIGN_OR_RETURN(auto value, FromProto(message));
+  return {{std::move(ticket), std::move(value)}};
 }
 
 inline google::protobuf::Empty ToProto(Done) { return {}; }
@@ -42,8 +57,8 @@ class UnaryCall {
   UnaryCall(grpc::CallbackServerContext* context, grpc::ByteBuffer* response)
       : reactor_(context->DefaultReactor()), response_(response) {}
 
-  // The sessions that errors are about, by id; "" for none.
-  void Concerns(const std::string& used_id, const std::string& made_id = "");
+  // The sessions that errors are about.
+  void Concerns(ErrorSubject subject) { subject_ = std::move(subject); }
 
   void Succeed(const google::protobuf::MessageLite& message) const;
   void Fail(const Status& status) const;
@@ -65,17 +80,17 @@ class UnaryCall {
   ErrorSubject subject_;
 };
 
-// Parses the request and lets `act(request, call)` see to the answer; refuses it when it is bad.
+// Reads the request and lets `act(request, call)` see to the answer; refuses it when it is bad.
 template <class Message, class Act>
-grpc::ServerUnaryReactor* ServeUnary(grpc::CallbackServerContext* context,
+grpc::ServerUnaryReactor* ServeUnary(RequestIntake& intake, grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
                                      Act act) {
   UnaryCall call(context, response);
-  auto parsed = ParseRequest<Message>(*request);
-  if (parsed.ok()) {
-    act(*std::move(parsed), call);
+  auto taken = TakeRequest<Message>(intake, request);
+  if (taken.ok()) {
+    act(std::move(taken->value), call);
   } else {
-    call.Fail(parsed.status());
+    call.Fail(taken.status());
   }
   return call.reactor();
 }

@@ -9,13 +9,14 @@
 #include <utility>
 
 #include "engine/engine.h"
+#include "service/request_bytes.h"
 #include "service/services.h"
 
 namespace cairn {
 namespace {
 
 constexpr auto kHealthPeriod = std::chrono::seconds(1);
-constexpr auto kFlushGrace = std::chrono::seconds(2);  // for last messages, once streams have ended
+constexpr auto kFlushGrace = std::chrono::seconds(2);  // for the last messages of streams
 
 constexpr const char* kReadinessNames[] = {"",
                                            "readiness",
@@ -40,22 +41,28 @@ void SetChannelArguments(grpc::ServerBuilder& builder) {
 }  // namespace
 
 Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Engine& engine) {
-  std::unique_ptr<Server> server(new Server(engine, options.listen));
+  std::unique_ptr<Server> server(new Server(engine, options));
   RETURN_IF_ERROR(server->Listen(options));
   return server;
 }
 
-Server::Server(Engine& engine, const ListenAddress& address) : engine_(engine), address_(address) {}
+Server::Server(Engine& engine, const ServerOptions& options)
+    : engine_(engine),
+      address_(options.listen),
+      intake_(RequestFieldsMax(static_cast<uint32_t>(engine.model_info().context_length)),
+              options.request_memory_max) {}
 
 Status Server::Listen(const ServerOptions& options) {
   RETURN_IF_ERROR(CheckCanListen(options.listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
-  services_.push_back(MakeSessionService(engine_, options.pending_tokens_max));
-  services_.push_back(MakeDecodeService(engine_, options.pending_tokens_max));
-  services_.push_back(MakeCacheService(engine_));
-  services_.push_back(MakeModelService(engine_));
+  const ServiceParts parts = {
+      .engine = engine_, .intake = intake_, .pending_tokens_max = options.pending_tokens_max};
+  services_.push_back(MakeSessionService(parts));
+  services_.push_back(MakeDecodeService(parts));
+  services_.push_back(MakeCacheService(parts));
+  services_.push_back(MakeModelService(parts));
 
   grpc::ServerBuilder builder;
   SetChannelArguments(builder);
@@ -111,14 +118,18 @@ void Server::Drain(std::chrono::milliseconds grace) {
     drained->done = true;
     drained->changed.notify_all();
   });
-  bool in_time = false;
-  {
+  const auto wait_until = [&](std::chrono::system_clock::time_point moment) {
     std::unique_lock lock(drained->mutex);
-    in_time = drained->changed.wait_until(lock, deadline, [&] { return drained->done; });
+    return drained->changed.wait_until(lock, moment, [&] { return drained->done; });
+  };
+  if (!wait_until(deadline)) {
+    // The engine ends what is left, so that each stream says why. gRPC would cut it without a word:
+    // the client would see a lost connection, or a CANCELLED that nobody meant.
+    engine_.EndStreams();
+    wait_until(std::chrono::system_clock::now() + kFlushGrace);
   }
   // Streams that ended may still have their last message on the way.
-  const auto now = std::chrono::system_clock::now();
-  server_->Shutdown(in_time ? now + kFlushGrace : now);
+  server_->Shutdown(std::chrono::system_clock::now() + kFlushGrace);
   server_->Wait();
 }
 

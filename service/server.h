@@ -18,6 +18,7 @@
 
 #include "base/status.h"
 #include "service/listen_address.h"
+#include "service/request_intake.h"
 
 namespace grpc {
 class Server;
@@ -30,8 +31,9 @@ class Engine;
 
 struct ServerOptions {
   ListenAddress listen;
-  uint32_t message_bytes_max = 32u << 20;  // of one request; a larger one: RESOURCE_EXHAUSTED
-  uint32_t pending_tokens_max = 1024;      // that wait for a slow reader before its stream pauses
+  uint32_t message_bytes_max = 32u << 20;    // of one request; a larger one: RESOURCE_EXHAUSTED
+  uint64_t request_memory_max = 128u << 20;  // of all large requests that are being read at once
+  uint32_t pending_tokens_max = 1024;        // that wait for a slow reader before its stream pauses
 };
 
 class Server {
@@ -47,17 +49,18 @@ class Server {
   std::string address() const { return address_.ToString(); }
 
   // Health says NOT_SERVING, the engine refuses new work (UNAVAILABLE), and running streams go on
-  // for up to `grace`; what is left then is cancelled. The server is down when it returns.
+  // for up to `grace`; what is left then ends with UNAVAILABLE. The server is down when it returns.
   void Drain(std::chrono::milliseconds grace);
 
  private:
-  Server(Engine& engine, const ListenAddress& address);
+  Server(Engine& engine, const ServerOptions& options);
   Status Listen(const ServerOptions& options);
   void PublishHealth();
   void WatchHealth();
 
   Engine& engine_;
   ListenAddress address_;
+  RequestIntake intake_;                                  // outlives services_
   std::vector<std::unique_ptr<grpc::Service>> services_;  // outlive server_
   std::unique_ptr<grpc::Server> server_;
 

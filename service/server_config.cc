@@ -70,6 +70,10 @@ const std::vector<Setting>& Settings() {
        TextSetting{&C::listen}},
       {"--message-size-max", "message_bytes_max", "Network", "SIZE", "largest request",
        NumberSetting{&C::message_bytes_max, 64u << 10, 1u << 30, nullptr, Unit::kBytes}},
+      {"--request-memory", "request_memory_bytes", "Network", "SIZE",
+       "for all large requests that are being read at once; at least --message-size-max",
+       NumberSetting{&C::request_memory_bytes, 64u << 10, uint64_t{1} << 40, nullptr,
+                     Unit::kBytes}},
       {"--stream-buffer", "stream_buffer_tokens", "Network", "TOKENS",
        "tokens that wait for a slow reader before its sequence is paused",
        NumberSetting{&C::stream_buffer_tokens, 1, 1 << 20}},
@@ -270,6 +274,11 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
   }
   for (size_t i = 0; i < given.size(); ++i) {
     if (given[i]) RETURN_IF_ERROR(AssignFlag(Settings()[i], *given[i], line.config));
+  }
+  if (line.config.request_memory_bytes < line.config.message_bytes_max) {
+    return InvalidArgument("--request-memory: must be at least --message-size-max (" +
+                           FormatNumber(line.config.message_bytes_max, Unit::kBytes) + "), is " +
+                           FormatNumber(line.config.request_memory_bytes, Unit::kBytes));
   }
   return line;
 }

@@ -24,6 +24,7 @@ struct ServerConfig {
 
   std::string listen = "127.0.0.1:50051";
   uint64_t message_bytes_max = 32u << 20;
+  uint64_t request_memory_bytes = 128u << 20;  // at least message_bytes_max
   uint64_t stream_buffer_tokens = 1024;
   uint64_t drain_grace_seconds = 30;
 

@@ -1,5 +1,5 @@
-// The four gRPC services of package cairn.v1 (proto/cairn/v1), each over one engine that outlives
-// it. Errors carry google.rpc details (service/error_details.h).
+// The four gRPC services of package cairn.v1 (proto/cairn/v1) over one engine. Errors carry
+// google.rpc details (service/error_details.h).
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,18 @@ class Service;
 namespace cairn {
 
 class Engine;
+class RequestIntake;
 
-// `pending_tokens_max`: tokens that wait for a slow reader before its stream is paused.
-std::unique_ptr<grpc::Service> MakeSessionService(Engine& engine, size_t pending_tokens_max);
-std::unique_ptr<grpc::Service> MakeDecodeService(Engine& engine, size_t pending_tokens_max);
-std::unique_ptr<grpc::Service> MakeCacheService(Engine& engine);
-std::unique_ptr<grpc::Service> MakeModelService(Engine& engine);
+// What the services share; all of it outlives them.
+struct ServiceParts {
+  Engine& engine;
+  RequestIntake& intake;
+  size_t pending_tokens_max;  // that wait for a slow reader before its stream is paused
+};
+
+std::unique_ptr<grpc::Service> MakeSessionService(const ServiceParts& parts);
+std::unique_ptr<grpc::Service> MakeDecodeService(const ServiceParts& parts);
+std::unique_ptr<grpc::Service> MakeCacheService(const ServiceParts& parts);
+std::unique_ptr<grpc::Service> MakeModelService(const ServiceParts& parts);
 
 }  // namespace cairn

@@ -36,116 +36,90 @@ Bytes DecodeBytes(StreamUpdate update, const StreamEnd* end) {
   return ToBytes(DecodeToProto(std::move(update), end));
 }
 
+// Which sessions an error of a request is about.
+template <class Request>
+ErrorSubject SubjectOf(const Request& request) {
+  return {.used = SessionName(request.id), .made = ""};
+}
+ErrorSubject SubjectOf(const ListSessionsRequest&) { return {}; }
+ErrorSubject SubjectOf(const CreateSessionRequest& create) {
+  return {.used = "", .made = SessionName(create.id)};
+}
+ErrorSubject SubjectOf(const ForkSessionRequest& fork) {
+  return {.used = SessionName(fork.id), .made = SessionName(fork.new_id)};
+}
+
 class SessionServiceImpl final : public RawSessionService {
  public:
-  SessionServiceImpl(Engine& engine, size_t pending_tokens_max)
-      : engine_(engine), pending_tokens_max_(pending_tokens_max) {}
+  explicit SessionServiceImpl(const ServiceParts& parts) : parts_(parts) {}
 
   Unary* CreateSession(Context* context, const Bytes* request, Bytes* response) override {
-    return ServeUnary<v1::CreateSessionRequest>(
-        context, request, response, [this](CreateSessionRequest create, UnaryCall call) {
-          call.Concerns("", create.id);
-          engine_.CreateSession(std::move(create), call.ToReply<SessionInfo>());
-        });
+    return Ask<v1::CreateSessionRequest>(context, request, response, &Engine::CreateSession);
   }
-
   Unary* GetSession(Context* context, const Bytes* request, Bytes* response) override {
-    return ServeUnary<v1::GetSessionRequest>(
-        context, request, response, [this](const SessionRef& session, UnaryCall call) {
-          call.Concerns(session.id);
-          engine_.GetSession(session.id, call.ToReply<SessionInfo>());
-        });
+    return Ask<v1::GetSessionRequest>(context, request, response, &Engine::GetSession);
   }
-
   Unary* ListSessions(Context* context, const Bytes* request, Bytes* response) override {
-    return ServeUnary<v1::ListSessionsRequest>(
-        context, request, response, [this](ListSessionsRequest list, const UnaryCall& call) {
-          engine_.ListSessions(std::move(list), call.ToReply<SessionPage>());
-        });
+    return Ask<v1::ListSessionsRequest>(context, request, response, &Engine::ListSessions);
   }
-
   Unary* UpdateSession(Context* context, const Bytes* request, Bytes* response) override {
-    return ServeUnary<v1::UpdateSessionRequest>(
-        context, request, response, [this](UpdateSessionRequest update, UnaryCall call) {
-          call.Concerns(update.id);
-          engine_.UpdateSession(std::move(update), call.ToReply<SessionInfo>());
-        });
+    return Ask<v1::UpdateSessionRequest>(context, request, response, &Engine::UpdateSession);
   }
-
   Unary* DeleteSession(Context* context, const Bytes* request, Bytes* response) override {
-    return ServeUnary<v1::DeleteSessionRequest>(
-        context, request, response, [this](const SessionRef& session, UnaryCall call) {
-          call.Concerns(session.id);
-          engine_.DeleteSession(session.id, call.ToReply<Done>());
-        });
+    return Ask<v1::DeleteSessionRequest>(context, request, response, &Engine::DeleteSession);
   }
-
   Unary* ForkSession(Context* context, const Bytes* request, Bytes* response) override {
-    return ServeUnary<v1::ForkSessionRequest>(
-        context, request, response, [this](ForkSessionRequest fork, UnaryCall call) {
-          call.Concerns(fork.id, fork.new_id);
-          engine_.ForkSession(std::move(fork), call.ToReply<SessionInfo>());
-        });
+    return Ask<v1::ForkSessionRequest>(context, request, response, &Engine::ForkSession);
   }
-
   Unary* TruncateSession(Context* context, const Bytes* request, Bytes* response) override {
-    return ServeUnary<v1::TruncateSessionRequest>(
-        context, request, response, [this](const TruncateRequest& truncate, UnaryCall call) {
-          call.Concerns(truncate.id);
-          engine_.TruncateSession(truncate.id, truncate.token_count, call.ToReply<SessionInfo>());
-        });
+    return Ask<v1::TruncateSessionRequest>(context, request, response, &Engine::TruncateSession);
   }
-
   Unary* AppendContent(Context* context, const Bytes* request, Bytes* response) override {
-    return ServeUnary<v1::AppendContentRequest>(
-        context, request, response, [this](AppendRequest append, UnaryCall call) {
-          call.Concerns(append.id);
-          engine_.AppendContent(std::move(append), call.ToReply<AppendResult>());
-        });
+    return Ask<v1::AppendContentRequest>(context, request, response, &Engine::AppendContent);
   }
-
   Unary* SuspendSession(Context* context, const Bytes* request, Bytes* response) override {
-    return ServeUnary<v1::SuspendSessionRequest>(
-        context, request, response, [this](const SuspendRequest& suspend, UnaryCall call) {
-          call.Concerns(suspend.id);
-          engine_.SuspendSession(suspend.id, suspend.tier, call.ToReply<SessionInfo>());
-        });
+    return Ask<v1::SuspendSessionRequest>(context, request, response, &Engine::SuspendSession);
   }
-
   Unary* PrefetchSession(Context* context, const Bytes* request, Bytes* response) override {
-    return ServeUnary<v1::PrefetchSessionRequest>(
-        context, request, response, [this](const SessionRef& session, UnaryCall call) {
-          call.Concerns(session.id);
-          engine_.PrefetchSession(session.id, call.ToReply<SessionInfo>());
-        });
+    return Ask<v1::PrefetchSessionRequest>(context, request, response, &Engine::PrefetchSession);
   }
 
   ByteStream* Decode(Context* context, const Bytes* request) override {
-    Result<DecodeRequest> decode = ParseRequest<v1::DecodeRequest>(*request);
+    auto decode = TakeRequest<v1::DecodeRequest>(parts_.intake, request);
     if (!decode.ok()) return RefuseStream(decode.status());
-    const TokenStreamOptions options = {.pending_tokens_max = pending_tokens_max_,
+    const TokenStreamOptions options = {.pending_tokens_max = parts_.pending_tokens_max,
                                         .format = DecodeBytes,
-                                        .subject = {.used = SessionName(decode->id), .made = ""}};
-    return StartTokenStream(engine_, *context, options, [&](std::shared_ptr<TokenSink> sink) {
-      return engine_.Decode(*std::move(decode), std::move(sink));
+                                        .subject = SubjectOf(decode->value)};
+    return StartTokenStream(parts_.engine, *context, options, [&](std::shared_ptr<TokenSink> sink) {
+      return parts_.engine.Decode(std::move(decode->value), std::move(sink));
     });
   }
 
   ByteStream* ReadTokens(Context*, const Bytes* request) override {
-    Result<ReadTokensRequest> read = ParseRequest<v1::ReadTokensRequest>(*request);
+    auto read = TakeRequest<v1::ReadTokensRequest>(parts_.intake, request);
     if (!read.ok()) return RefuseStream(read.status());
-    return StartTokenReader(engine_, *std::move(read));
+    return StartTokenReader(parts_.engine, std::move(read->value));
   }
 
  private:
-  Engine& engine_;
-  const size_t pending_tokens_max_;
+  // Hands the request, a `Message`, to `method` of the engine, whose answer is the call's.
+  template <class Message, class Request, class T>
+  Unary* Ask(Context* context, const Bytes* bytes, Bytes* response,
+             void (Engine::*method)(Request, Reply<T>)) {
+    return ServeUnary<Message>(parts_.intake, context, bytes, response,
+                               [this, method](Request request, UnaryCall call) {
+                                 call.Concerns(SubjectOf(request));
+                                 (parts_.engine.*method)(std::move(request), call.ToReply<T>());
+                               });
+  }
+
+  const ServiceParts parts_;
 };
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeSessionService(Engine& engine, size_t pending_tokens_max) {
-  return std::make_unique<SessionServiceImpl>(engine, pending_tokens_max);
+std::unique_ptr<grpc::Service> MakeSessionService(const ServiceParts& parts) {
+  return std::make_unique<SessionServiceImpl>(parts);
 }
 
 }  // namespace cairn

@@ -23,10 +23,6 @@ namespace cairn {
 // "sessions/" + id.
 std::string SessionName(const std::string& id);
 
-// What a request names by "sessions/{id}" and nothing else.
-struct SessionRef {
-  std::string id;
-};
 Result<SessionRef> FromProto(const v1::GetSessionRequest& request);
 Result<SessionRef> FromProto(const v1::DeleteSessionRequest& request);
 Result<SessionRef> FromProto(const v1::PrefetchSessionRequest& request);
@@ -41,10 +37,6 @@ Result<AppendRequest> FromProto(const v1::AppendContentRequest& request);
 Result<DecodeRequest> FromProto(const v1::DecodeRequest& request);
 Result<GenerateRequest> FromProto(const v1::GenerateRequest& request);
 
-struct TruncateRequest {
-  std::string id;
-  int64_t token_count = 0;
-};
 Result<TruncateRequest> FromProto(const v1::TruncateSessionRequest& request);
 
 struct ReadTokensRequest {
@@ -54,10 +46,6 @@ struct ReadTokensRequest {
 };
 Result<ReadTokensRequest> FromProto(const v1::ReadTokensRequest& request);
 
-struct SuspendRequest {
-  std::string id;
-  Tier tier = Tier::kHost;
-};
 Result<SuspendRequest> FromProto(const v1::SuspendSessionRequest& request);
 
 struct LookupRequest {

@@ -182,7 +182,7 @@ TEST_F(EngineTest, SessionsExpire) {
               }).ok());
   std::this_thread::sleep_for(std::chrono::milliseconds(60));
   const auto gone =
-      Await<SessionInfo>([&](Reply<SessionInfo> reply) { engine_->GetSession("short", reply); });
+      Await<SessionInfo>([&](Reply<SessionInfo> reply) { engine_->GetSession({"short"}, reply); });
   EXPECT_EQ(gone.status().code(), Code::kNotFound);
 }
 

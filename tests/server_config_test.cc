@@ -55,6 +55,8 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
                                           "0.0.0.0:1",
                                           "--message-size-max",
                                           "1MiB",
+                                          "--request-memory",
+                                          "3MiB",
                                           "--stream-buffer",
                                           "7",
                                           "--drain-grace",
@@ -81,6 +83,7 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
   EXPECT_EQ(config.instruction_set, "baseline");
   EXPECT_EQ(config.listen, "0.0.0.0:1");
   EXPECT_EQ(config.message_bytes_max, 1'048'576u);
+  EXPECT_EQ(config.request_memory_bytes, 3u << 20);
   EXPECT_EQ(config.stream_buffer_tokens, 7u);
   EXPECT_EQ(config.drain_grace_seconds, 3u);
   EXPECT_EQ(config.device_memory_bytes, 2'147'483'648u);
@@ -96,7 +99,8 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
   ServerConfig config;
   const Status status = ReadConfigText(
       "model: 'm.gguf' compute: 'fast' context_length: 16384 instruction_set: 'baseline'\n"
-      "listen: '0.0.0.0:1' message_bytes_max: 1048576 stream_buffer_tokens: 7\n"
+      "listen: '0.0.0.0:1' message_bytes_max: 1048576 request_memory_bytes: 3145728 "
+      "stream_buffer_tokens: 7\n"
       "drain_grace_seconds: 3 device_memory_bytes: 2147483648 threads: 5 max_concurrent: 6\n"
       "prefill_chunk_tokens: 512 max_tokens_default: 9 log_level: 'error' trace_file: 't.json'",
       "cairn.conf", config);
@@ -107,6 +111,7 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
   EXPECT_EQ(config.instruction_set, "baseline");
   EXPECT_EQ(config.listen, "0.0.0.0:1");
   EXPECT_EQ(config.message_bytes_max, 1'048'576u);
+  EXPECT_EQ(config.request_memory_bytes, 3u << 20);
   EXPECT_EQ(config.stream_buffer_tokens, 7u);
   EXPECT_EQ(config.drain_grace_seconds, 3u);
   EXPECT_EQ(config.device_memory_bytes, 2'147'483'648u);
@@ -142,6 +147,13 @@ TEST(ServerConfig, BoundsAreNamedWithFlagLimitAndValue) {
             "cairn.conf: max_concurrent: must be in 1..1024, is 5000");
   EXPECT_TRUE(Parse({"--threads", "0"}).ok());
   EXPECT_TRUE(Parse({"--drain-grace", "0"}).ok());
+}
+
+TEST(ServerConfig, OneRequestFitsTheMemoryOfAll) {
+  EXPECT_THAT(ErrorOf({"--request-memory", "1MiB"}),
+              AllOf(HasSubstr("--request-memory"), HasSubstr("--message-size-max (32MiB)"),
+                    HasSubstr("is 1MiB")));
+  EXPECT_EQ(ErrorOf({"--request-memory", "1MiB", "--message-size-max", "1MiB"}), "");
 }
 
 TEST(ServerConfig, ValuesThatAreNoNumbersAreNamed) {

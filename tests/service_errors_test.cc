@@ -244,6 +244,62 @@ TEST_F(ServiceErrorsTest, ALargeMessageIsOverALimit) {
   EXPECT_THAT(status.error_message(), HasSubstr("33554432"));
 }
 
+TEST_F(ServiceErrorsTest, ATextThatNoContextHoldsIsRefusedByItsBytes) {
+  // 2,048 tokens, none of more bytes than the vocabulary's longest.
+  v1::Content text;
+  text.set_text(std::string(1 << 20, 'x'));
+  v1::Content chat;
+  for (const char* role : {"user", "assistant"}) {
+    chat.mutable_chat()->add_messages()->set_role(role);
+    chat.mutable_chat()->mutable_messages()->rbegin()->set_content(std::string(1 << 19, 'x'));
+  }
+  const std::pair<const char*, v1::Content> cases[] = {{"content.text", text},
+                                                       {"content.chat.messages", chat}};
+  for (const auto& [field, content] : cases) {
+    SCOPED_TRACE(field);
+    v1::GenerateRequest generate;
+    *generate.mutable_content() = content;
+    v1::AppendContentRequest append;
+    append.set_name("sessions/a");
+    *append.mutable_content() = content;
+    v1::CreateSessionRequest create;
+    *create.mutable_content() = content;
+    for (const grpc::Status& status : {Tokenize(content), Generate(generate),
+                                       Call(&v1::SessionService::Stub::AppendContent, append),
+                                       Call(&v1::SessionService::Stub::CreateSession, create)}) {
+      ExpectBadField(status, field);
+      EXPECT_THAT(status.error_message(), HasSubstr("1048576 bytes"));
+      EXPECT_THAT(status.error_message(), HasSubstr("2048 tokens holds at most"));
+    }
+  }
+}
+
+TEST_F(ServiceErrorsTest, MillionsOfFieldsAreRefused) {
+  v1::GenerateRequest generate;
+  generate.mutable_content()->set_text("x");
+  for (int i = 0; i < 1'000'000; ++i) generate.mutable_sampling()->add_stop();
+  ExpectBadField(Generate(generate), "sampling.stop");
+  v1::DetokenizeRequest detokenize;
+  detokenize.mutable_ids()->Resize(1'000'000, 5);
+  v1::DetokenizeResponse text;
+  grpc::ClientContext context;
+  ExpectBadField(harness_->decoder().Detokenize(&context, detokenize, &text), "ids");
+}
+
+TEST(ServiceRequests, LargeOnesHaveABoundTogether) {
+  ServiceOptions options;
+  options.request_memory_max = 1 << 20;
+  ServiceHarness harness(options);
+  v1::TokenizeRequest request;
+  request.mutable_content()->set_text(std::string(1 << 20, 'x'));
+  v1::TokenizeResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = harness.decoder().Tokenize(&context, request, &response);
+  EXPECT_EQ(status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(DetailOf<google::rpc::RetryInfo>(status));
+  harness.Create("a", "a small one");  // passes
+}
+
 TEST_F(ServiceErrorsTest, PagesComeFromThePageBefore) {
   v1::ListSessionsRequest list;
   list.set_page_token("from nowhere");

@@ -35,6 +35,8 @@ struct ServiceOptions {
   uint32_t concurrent_max = 64;
   uint32_t waiting_max = 1024;
   uint32_t pending_tokens_max = 64;
+  uint64_t request_memory_max = 128u << 20;
+  std::chrono::milliseconds watchdog_max{30'000};
 };
 
 class ServiceHarness {
@@ -50,11 +52,13 @@ class ServiceHarness {
     load.device_memory_bytes = options.device_memory_bytes;
     load.engine.concurrent_max = options.concurrent_max;
     load.engine.waiting_max = options.waiting_max;
+    load.engine.watchdog_max = options.watchdog_max;
     Result<LoadedEngine> loaded = LoadEngine(load, clock_, nullptr);
     if (!loaded.ok()) Die(loaded.status());
     engine_ = std::make_unique<Engine>(std::move(loaded->parts), loaded->config, clock_);
     Result<std::unique_ptr<Server>> server =
         Server::Start({.listen = {.host = "127.0.0.1", .port = 0},
+                       .request_memory_max = options.request_memory_max,
                        .pending_tokens_max = options.pending_tokens_max},
                       *engine_);
     if (!server.ok()) Die(server.status());

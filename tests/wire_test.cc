@@ -11,7 +11,6 @@
 #include "google/rpc/error_details.pb.h"
 #include "service/error_details.h"
 #include "service/pending_output.h"
-#include "service/request_bytes.h"
 #include "service/wire_times.h"
 
 namespace cairn {
@@ -433,32 +432,6 @@ TEST(ErrorDetails, LongAndBrokenMessagesAreCutToFit) {
   EXPECT_LT(error.ByteSizeLong(), 6000u);
   google::rpc::Status again;
   EXPECT_TRUE(again.ParseFromString(error.SerializeAsString()));
-}
-
-TEST(ParseMessage, NamesTheStringThatIsNotUtf8) {
-  v1::CreateSessionRequest request;
-  v1::ChatMessages& chat = *request.mutable_content()->mutable_chat();
-  chat.add_messages()->set_content("fine");
-  chat.add_messages()->set_content("broken \xc3\x28");
-  v1::CreateSessionRequest parsed;
-  const Status status = ParseMessage(request.SerializeAsString(), parsed);
-  EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  EXPECT_EQ(status.field(), "content.chat.messages[1].content");
-
-  v1::GenerateRequest generate;
-  generate.mutable_sampling()->add_stop("\xed\xa0\x80");  // a surrogate
-  v1::GenerateRequest parsed_generate;
-  EXPECT_EQ(ParseMessage(generate.SerializeAsString(), parsed_generate).field(),
-            "sampling.stop[0]");
-}
-
-TEST(ParseMessage, RefusesBytesThatAreNoMessage) {
-  v1::GenerateRequest parsed;
-  const Status status = ParseMessage("\x0a\xff", parsed);
-  EXPECT_EQ(status.code(), Code::kInvalidArgument);
-  EXPECT_EQ(status.field(), "");
-  EXPECT_THAT(status.message(), HasSubstr("cairn.v1.GenerateRequest"));
-  EXPECT_TRUE(ParseMessage("", parsed).ok());
 }
 
 TEST(PendingOutput, MergesWhatWaits) {

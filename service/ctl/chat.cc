@@ -64,7 +64,7 @@ grpc::Status Chat::OpenSession() {
   v1::Session session;
   if (!options_.session.empty()) {
     session_ = SessionName(options_.session);
-    const grpc::Status found = Get(session_, session);
+    grpc::Status found = Get(session_, session);
     if (found.ok() && !options_.system.empty())
       Note("--system is for a new session; this one is not.");
     if (found.error_code() != grpc::StatusCode::NOT_FOUND) return found;
@@ -80,7 +80,7 @@ grpc::Status Chat::OpenSession() {
   }
   grpc::ClientContext context;
   client_.Prepare(context);
-  const grpc::Status status = client_.sessions().CreateSession(&context, request, &session);
+  grpc::Status status = client_.sessions().CreateSession(&context, request, &session);
   session_ = session.name();
   return status;
 }
@@ -222,11 +222,11 @@ grpc::Status Chat::Append(const std::string& line, int64_t before, int64_t& afte
     grpc::ClientContext context;
     client_.Prepare(context);
     v1::AppendContentResponse response;
-    const grpc::Status status = client_.sessions().AppendContent(&context, request, &response);
+    grpc::Status status = client_.sessions().AppendContent(&context, request, &response);
     after = response.token_count();
     if (attempt > 0 && status.error_code() == grpc::StatusCode::ABORTED) {
       v1::Session session;  // the call before this one had arrived, only its answer had not
-      const grpc::Status found = Get(session_, session);
+      grpc::Status found = Get(session_, session);
       after = session.token_count();
       return found;
     }
@@ -237,7 +237,7 @@ grpc::Status Chat::Append(const std::string& line, int64_t before, int64_t& afte
 grpc::Status Chat::Decode(Stream& stream) {
   for (int attempt = 0;; ++attempt) {
     const int64_t position = stream.next_position;
-    const grpc::Status status = DecodeOnce(stream);
+    grpc::Status status = DecodeOnce(stream);
     if (stream.finished || !IsLostConnection(status) || interrupted_) return status;
     if (stream.next_position > position) attempt = 0;
     if (stream.token_count > 0) std::printf("\n");

@@ -119,7 +119,7 @@ grpc::Status CheckHealth(Client& client, const std::string& service, bool& servi
   std::promise<grpc::Status> done;
   stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", {}, &request, &response,
                  [&done](grpc::Status status) { done.set_value(std::move(status)); });
-  const grpc::Status status = done.get_future().get();
+  grpc::Status status = done.get_future().get();
   const auto& fields = response.GetReflection()->GetUnknownFields(response);
   serving = status.ok() && fields.field_count() == 1 && fields.field(0).number() == 1 &&
             fields.field(0).varint() == kServing;

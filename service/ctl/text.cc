@@ -92,7 +92,10 @@ std::string Bytes(int64_t count) {
 std::string SessionText(const v1::Session& session) {
   std::string annotations;
   for (const auto& [key, value] : session.annotations()) {
-    annotations += (annotations.empty() ? "" : ", ") + key + "=" + value;
+    if (!annotations.empty()) annotations += ", ";
+    annotations += key;
+    annotations += '=';
+    annotations += value;
   }
   return Lines({{"name", session.name()},
                 {"display name", session.display_name()},

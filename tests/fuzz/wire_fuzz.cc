@@ -14,6 +14,8 @@
 namespace cairn {
 namespace {
 
+constexpr size_t kFieldsMax = 64;
+
 void CheckError(const Status& status) {
   CHECK(status.code() == Code::kInvalidArgument);
   CHECK(!status.message().empty());
@@ -65,8 +67,11 @@ void CheckParsed(const std::vector<uint32_t>&) {}
 template <class Message>
 void Try(std::string_view bytes) {
   Message message;
-  const Status status = ParseMessage(bytes, message);
+  const Status status = ParseMessage(bytes, kFieldsMax, message);
   if (!status.ok()) return CheckError(status);
+  // Fields are counted so that memory has a bound: the largest object, a session, has some hundred
+  // bytes, and strings are at most twice as large as what they hold.
+  CHECK(message.SpaceUsedLong() <= kFieldsMax * 1024 + 2 * bytes.size());
   const auto parsed = FromProto(message);
   if (!parsed.ok()) return CheckError(parsed.status());
   CheckParsed(*parsed);
