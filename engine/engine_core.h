@@ -50,8 +50,8 @@ class EngineCore {
   Result<SessionInfo> SuspendSession(const std::string& id, Tier tier);
   Result<SessionInfo> PrefetchSession(const std::string& id, SequenceId sequence);
 
-  void Decode(StreamStart start, const DecodeRequest& request, EncodedContent content);
-  void Generate(StreamStart start, const GenerateRequest& request, EncodedContent content);
+  void Decode(const StreamStart& start, const DecodeRequest& request, EncodedContent content);
+  void Generate(const StreamStart& start, const GenerateRequest& request, EncodedContent content);
   void CancelStream(SequenceId id, const Status& why) { runner_.Cancel(id, why); }
   void ResumeStream(SequenceId id) { runner_.Resume(id); }
   void CancelAll(const Status& why) { runner_.CancelAll(why); }
