@@ -1,0 +1,60 @@
+// Batch invariance on the real model, with prompts of real text (the license): few mixes, but the
+// sizes, the types and the attention of the model that is served.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "tests/batch_mix.h"
+
+namespace cairn {
+namespace {
+
+std::vector<uint32_t> TokensOfFile(EngineHarness& harness, const std::string& path) {
+  std::ifstream file(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  return harness.Encode(text).next;
+}
+
+class ModelBatchInvariance : public testing::TestWithParam<ComputeMode> {};
+
+TEST_P(ModelBatchInvariance, RandomMixesEqualLoneRuns) {
+  HarnessOptions options;
+  options.model_path = CAIRN_MODEL_FILE;
+  options.mode = GetParam();
+  HarnessOptions lone_options = options;
+  lone_options.threads = 1;
+  lone_options.prefill_chunk = 512;
+  Rng rng(136);
+  MixComparison comparison;
+  for (const uint32_t threads : {1u, 2u, 2u, 4u, 4u}) {
+    SCOPED_TRACE(std::to_string(threads) + " threads");
+    EngineHarness lone(lone_options);
+    const std::vector<uint32_t> prose = TokensOfFile(lone, CAIRN_PROSE_FILE);
+    ASSERT_GT(prose.size(), 1000u);
+    MixShape shape;  // more sessions and fewer turns than usual: a pool for one is short for all
+    shape.sessions = 6;
+    shape.turns = 2;
+    shape.text = [&](Rng& draw, size_t count) {
+      const auto begin = prose.begin() + static_cast<long>(draw.Below(prose.size() - count));
+      return std::vector<uint32_t>(begin, begin + static_cast<long>(count));
+    };
+    const MixScript script = RandomScript(rng, shape);
+    options.threads = threads;
+    options.prefill_chunk = static_cast<uint32_t>(16 + rng.Below(100));
+    options.concurrent_max = static_cast<uint32_t>(5 + rng.Below(4));
+    options.device_blocks = LargestContextBlocks(script);
+    EngineHarness busy(options);
+    comparison.Run(script, busy, lone, rng.Next());
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(comparison.compared_blocks(), 100u);
+  EXPECT_GT(comparison.preemptions(), 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, ModelBatchInvariance,
+                         testing::Values(ComputeMode::kExact, ComputeMode::kFast),
+                         [](const auto& test) { return std::string(ComputeModeName(test.param)); });
+
+}  // namespace
+}  // namespace cairn
