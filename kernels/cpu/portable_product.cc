@@ -56,7 +56,7 @@ void UnpackGroup(PanelFormat format, const std::byte* group, UnpackedUnit& unit)
     for (uint32_t output = 0; output < kPanelOutputs; ++output) {
       if (format == PanelFormat::kQ8Pairs) {
         unit.quants[k][output] =
-            static_cast<int8_t>(quants[(k / 2 * kPanelOutputs + output) * 2 + k % 2]);
+            int16_t{std::to_integer<int8_t>(quants[(k / 2 * kPanelOutputs + output) * 2 + k % 2])};
       } else {
         const std::byte both = quants[(k % 16 / 4 * kPanelOutputs + output) * 4 + k % 4];
         unit.quants[k][output] = static_cast<int16_t>(k < 16 ? both & std::byte{15} : both >> 4);
