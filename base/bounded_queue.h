@@ -35,7 +35,10 @@ class BoundedQueue {
   // wait, a Wake, or a Close.
   std::vector<T> Drain(std::chrono::nanoseconds patience) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, patience, [&] { return !items_.empty() || woken_ || closed_; });
+    // A wait of zero would still go to the kernel, and at times to sleep.
+    if (patience > std::chrono::nanoseconds(0)) {
+      changed_.wait_for(lock, patience, [&] { return !items_.empty() || woken_ || closed_; });
+    }
     woken_ = false;
     std::vector<T> drained(std::make_move_iterator(items_.begin()),
                            std::make_move_iterator(items_.end()));
