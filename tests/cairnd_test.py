@@ -81,6 +81,21 @@ def check_start_lines(cairnd, model):
         assert server.stop() == 0
 
 
+def check_memory(cairnd, cairnctl, model):
+    """What is resident is the weights once, the pool, and not much else, also when the pool has been full."""
+    pool = 64 << 20
+    with Server(cairnd, model, "--device-memory", "64MiB", "--context-length", "2048") as server:
+        client = Client(cairnctl, server.address)
+        for word in ("river", "stone", "cloud"):  # 1,800 tokens each; the pool holds 2,912
+            client.text("generate", "-n", 8, "--temperature", 0, f"{word} " * 1800)
+        assert int(client.json("cache", "stats")["tiers"][0]["evictions"]) > 0
+        status = pathlib.Path(f"/proc/{server.process.pid}/status").read_text()
+        resident = int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) << 10
+        beyond = resident - pathlib.Path(model).stat().st_size - pool
+        print(f"{resident / 1e6:.0f} MB resident, {beyond / 1e6:.0f} MB beyond weights and pool")
+        assert beyond <= 150e6
+
+
 def start_long_stream(server, cairnctl, max_tokens):
     return subprocess.Popen([cairnctl, "--address", server.address, "generate", "--max-tokens", str(max_tokens),
                              "--temperature", "0", "--ignore-eos", "Once upon a time"],
@@ -122,6 +137,7 @@ def main(cairnd, cairnctl, model):
         check_models(cairnd, model, pathlib.Path(folder))
     check_port_in_use(cairnd, model)
     check_start_lines(cairnd, model)
+    check_memory(cairnd, cairnctl, model)
     check_drain(cairnd, cairnctl, model)
     print("ok")
 
