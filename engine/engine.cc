@@ -251,11 +251,16 @@ void Engine::Run() {
                                               : core_->HasWork()
                                                   ? std::chrono::nanoseconds(kBlockedWait)
                                                   : std::chrono::nanoseconds(kIdleWait);
+    idle_ = !progress && !core_->HasWork();
     std::vector<Command> commands = commands_.Drain(patience);
+    if (idle_) {
+      last_progress_ = clock_.Now().time_since_epoch();
+      idle_ = false;
+    }
     core_->ExpireSessions();
     for (Command& command : commands) command(*core_);
     progress = core_->Step();
-    if (progress || !core_->HasWork()) last_progress_ = clock_.Now().time_since_epoch();
+    if (progress) last_progress_ = clock_.Now().time_since_epoch();
     if (on_drained_ && core_->stream_count() == 0) std::exchange(on_drained_, nullptr)();
   }
   const Status why = Unavailable("the server is shutting down");
@@ -270,11 +275,12 @@ void Engine::Watch() {
   const auto period =
       std::max<std::chrono::milliseconds>(config_.watchdog_max / 4, std::chrono::milliseconds(10));
   while (!stop_.try_acquire_for(period)) {
-    const auto idle = clock_.Now().time_since_epoch() - last_progress_.load();
-    const bool healthy = idle < config_.watchdog_max;
+    const bool idle = idle_;  // first: when it turns false, last_progress_ is fresh
+    const auto stalled = clock_.Now().time_since_epoch() - last_progress_.load();
+    const bool healthy = idle || stalled < config_.watchdog_max;
     if (healthy_.exchange(healthy) && !healthy) {
       LogError("watchdog: work is waiting and no step has ended for " +
-               std::to_string(std::chrono::duration_cast<std::chrono::seconds>(idle).count()) +
+               std::to_string(std::chrono::duration_cast<std::chrono::seconds>(stalled).count()) +
                " s");
     }
   }

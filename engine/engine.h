@@ -98,7 +98,8 @@ class Engine {
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> healthy_{true};
-  std::atomic<Clock::Monotonic::duration> last_progress_;  // since the clock's epoch
+  std::atomic<bool> idle_{true};                           // the engine thread has nothing to do
+  std::atomic<Clock::Monotonic::duration> last_progress_;  // since the clock's epoch, unless idle_
   bool takes_streams_ = true;                              // engine thread only, as is the next
   std::function<void()> on_drained_;
   std::binary_semaphore stop_{0};  // ends the watchdog

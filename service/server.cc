@@ -16,7 +16,7 @@ namespace cairn {
 namespace {
 
 constexpr auto kHealthPeriod = std::chrono::seconds(1);
-constexpr auto kFlushGrace = std::chrono::seconds(2);  // for the last messages of streams
+constexpr auto kFlushGrace = std::chrono::seconds(5);  // for the last messages of streams
 
 constexpr const char* kReadinessNames[] = {"",
                                            "readiness",

@@ -141,6 +141,69 @@ TEST_F(EngineTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   EXPECT_EQ(running->tokens().size(), 200u);
 }
 
+// Counts what comes after the moment at which no stream was left.
+class LateSink final : public TokenSink {
+ public:
+  LateSink(const std::atomic<bool>& drained, std::atomic<int>& late_count)
+      : drained_(drained), late_count_(late_count) {}
+  bool OnTokens(StreamUpdate) override {
+    if (drained_) ++late_count_;
+    return true;
+  }
+  void OnEnd(StreamEnd end) override { ended_.set_value(end.status.code()); }
+  Code End() { return ended_.get_future().get(); }
+
+ private:
+  const std::atomic<bool>& drained_;
+  std::atomic<int>& late_count_;
+  std::promise<Code> ended_;
+};
+
+TEST_F(EngineTest, OnceDrainedNoStreamComes) {
+  for (int round = 0; round < 20; ++round) {
+    Start();
+    std::atomic<bool> drained = false;
+    std::atomic<int> late_count = 0;
+    std::vector<std::thread> clients;
+    for (uint64_t client = 0; client < 4; ++client) {
+      clients.emplace_back([&, client] {
+        Code code = Code::kOk;
+        while (code == Code::kOk) {
+          auto sink = std::make_shared<LateSink>(drained, late_count);
+          engine_->Generate(Request(client, 1), sink);
+          code = sink->End();
+        }
+        EXPECT_EQ(code, Code::kUnavailable);
+      });
+    }
+    engine_->Drain([&] { drained = true; });
+    for (std::thread& client : clients) client.join();
+    EXPECT_EQ(late_count, 0);
+  }
+}
+
+TEST_F(EngineTest, StreamsEndOnDemand) {
+  Start();
+  auto endless = std::make_shared<WaitingSink>();
+  engine_->Generate(Request(1, 1500), endless);
+  std::promise<void> drained;
+  engine_->Drain([&] { drained.set_value(); });
+  engine_->EndStreams();
+  drained.get_future().get();
+  EXPECT_EQ(endless->Wait().status.code(), Code::kUnavailable);
+  EXPECT_LT(endless->tokens().size(), 1500u);
+}
+
+TEST_F(EngineTest, AnIdleEngineIsHealthyHoweverStrictTheWatchdog) {
+  EngineConfig config;
+  config.watchdog_max = std::chrono::milliseconds(20);
+  Start(config);
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_TRUE(engine_->Healthy());
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 TEST_F(EngineTest, StoppingEndsEveryStream) {
   Start();
   std::vector<std::shared_ptr<WaitingSink>> sinks;

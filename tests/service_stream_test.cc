@@ -1,7 +1,4 @@
-// Streams in time, over real gRPC: clients that cancel, are late, are slow or many, and a server
-// that drains.
-#include <grpcpp/generic/generic_stub.h>
-
+// Streams in time, over real gRPC: clients that cancel, are late, are slow or many.
 #include <atomic>
 #include <future>
 #include <thread>
@@ -253,82 +250,6 @@ TEST(ServiceStream, AFullQueueAnswersWhenToRetry) {
   waiting.context.TryCancel();
   running.reader->Finish();
   waiting.reader->Finish();
-}
-
-enum class Health { kServing, kNotServing, kUnknown };
-
-// grpc.health.v1.Health/Check, in bytes: both messages have one field.
-Health CheckHealth(ServiceHarness& harness, const std::string& service) {
-  const std::string bytes =
-      service.empty() ? "" : "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
-  const grpc::Slice slice(bytes);
-  const grpc::ByteBuffer request(&slice, 1);
-  grpc::ByteBuffer response;
-  grpc::ClientContext context;
-  std::promise<grpc::Status> done;
-  grpc::GenericStub stub(harness.channel());
-  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
-                 [&](grpc::Status status) { done.set_value(std::move(status)); });
-  if (!done.get_future().get().ok()) return Health::kUnknown;
-  grpc::Slice answer;
-  if (!response.DumpToSingleSlice(&answer).ok() || answer.size() != 2) return Health::kUnknown;
-  return answer.begin()[1] == 1 ? Health::kServing : Health::kNotServing;
-}
-
-TEST(ServiceDrain, FinishesWhatRunsAndRefusesTheRest) {
-  ServiceHarness harness(LongContext());
-  for (const char* name :
-       {"", "liveness", "readiness", "cairn.v1.SessionService", "cairn.v1.DecodeService",
-        "cairn.v1.CacheService", "cairn.v1.ModelService"}) {
-    EXPECT_EQ(CheckHealth(harness, name), Health::kServing) << name;
-  }
-  EXPECT_EQ(CheckHealth(harness, "nobody"), Health::kUnknown);
-
-  constexpr uint32_t kTokens =
-      1000;  // more than the connection holds: it ends only when it is read
-  OpenStream running(harness, Wordy(kTokens));
-  ASSERT_TRUE(running.Read());
-  auto drained =
-      std::async(std::launch::async, [&] { harness.server().Drain(std::chrono::seconds(60)); });
-  while (CheckHealth(harness, "") == Health::kServing) std::this_thread::sleep_for(milliseconds(1));
-  EXPECT_EQ(CheckHealth(harness, "readiness"), Health::kNotServing);
-  EXPECT_EQ(CheckHealth(harness, "liveness"), Health::kServing);
-  StreamOutcome refused;
-  do {  // health goes first
-    refused = Generate(harness, Request("too late", 1));
-  } while (refused.status.ok());
-  EXPECT_EQ(refused.status.error_code(), StatusCode::UNAVAILABLE);
-  EXPECT_TRUE(DetailOf<google::rpc::ErrorInfo>(refused.status));
-
-  int64_t count = running.message.token_ids_size();
-  while (running.Read()) count += running.message.token_ids_size();
-  EXPECT_TRUE(running.reader->Finish().ok());
-  EXPECT_EQ(count, kTokens);
-  EXPECT_EQ(running.message.finish_reason(), v1::FINISH_REASON_LENGTH);
-  drained.get();
-}
-
-TEST(ServiceDrain, EndsWithTheGrace) {
-  ServiceHarness harness(LongContext());
-  OpenStream running(harness, Request("for ever", kForever));
-  ASSERT_TRUE(running.Read());
-  const auto begin = std::chrono::steady_clock::now();
-  harness.server().Drain(milliseconds(200));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
-  while (running.Read()) {
-  }
-  EXPECT_FALSE(running.reader->Finish().ok());
-}
-
-TEST(ServerStart, APortInUseIsNamed) {
-  ServiceHarness harness;
-  const Result<std::unique_ptr<Server>> second = Server::Start(
-      {.listen = {.host = "127.0.0.1", .port = static_cast<uint16_t>(harness.server().port())}},
-      harness.engine());
-  ASSERT_FALSE(second.ok());
-  EXPECT_EQ(second.status().code(), Code::kUnavailable);
-  EXPECT_THAT(second.status().message(), testing::HasSubstr(harness.server().address()));
-  EXPECT_THAT(second.status().message(), testing::HasSubstr("in use"));
 }
 
 }  // namespace
