@@ -47,22 +47,6 @@ AVX2_INLINE void PrefetchAhead(const std::byte* from, size_t size_bytes) {
   }
 }
 
-// Packed weights that will be needed when some tiles are done: each tile fetches a part of them
-// first, so that memory works while the tiles compute.
-struct ComingWeights {
-  const std::byte* begin;
-  size_t bytes;
-
-  // The part of one in `tile_count` tiles. Always inlined: a compiler may drop calls of a function
-  // that does nothing but this.
-  AVX2_INLINE void Prefetch(uint32_t tile, uint32_t tile_count) const {
-    const size_t end = bytes * (tile + 1) / tile_count;
-    for (size_t at = bytes * tile / tile_count / 64 * 64; at < end; at += 64) {
-      __builtin_prefetch(begin + at);
-    }
-  }
-};
-
 AVX2_INLINE __m256i LoadInt(const std::byte* from) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
 }

@@ -33,6 +33,22 @@ inline constexpr uint32_t kPanelRowBlock = 256;
 template <class Rows>
 using PanelTile = void (*)(const std::byte* weights, uint32_t units, const Rows& rows, float* sums);
 
+// Packed weights that will be needed when all tiles of a chunk are done: each tile fetches a part
+// of them first, so that memory works while the tiles compute.
+struct ComingWeights {
+  const std::byte* begin;
+  size_t bytes;
+
+  // The part of one in `tile_count` tiles. Always inlined: a compiler may drop calls of a function
+  // that does nothing but this.
+  AVX2_INLINE void Prefetch(uint32_t tile, uint32_t tile_count) const {
+    const size_t end = bytes * (tile + 1) / tile_count;
+    for (size_t at = bytes * tile / tile_count / 64 * 64; at < end; at += 64) {
+      __builtin_prefetch(begin + at);
+    }
+  }
+};
+
 // One panel's products with a block of rows: what its tiles work on.
 struct PanelBlock {
   const Activations& x;

@@ -32,6 +32,7 @@ template <int kRows, int kPanels, PanelFormat kFormat>
   RowAddresses<kRows, float> x(args.rows.values, args.rows.stride);
   const std::byte* weights = args.weights;
   const size_t panel_bytes = args.panel_bytes;
+  PacedPrefetch coming = args.coming;
   __m512 sums[kRows][kPanels];
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row) {
@@ -39,6 +40,7 @@ template <int kRows, int kPanels, PanelFormat kFormat>
     for (int panel = 0; panel < kPanels; ++panel) sums[row][panel] = _mm512_setzero_ps();
   }
   for (uint32_t k = 0; k < args.units; ++k, weights += kUnitBytes, x.Advance(1)) {
+    coming.Step();
     __m512 units[kPanels];
 #pragma GCC unroll 2
     for (int panel = 0; panel < kPanels; ++panel) {

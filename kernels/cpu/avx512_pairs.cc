@@ -47,6 +47,7 @@ template <int kRows, int kPanels>
   RowAddresses<kRows, GroupScale> scales(args.rows.scales, args.rows.scale_stride);
   const std::byte* weights = args.weights;
   const size_t panel_bytes = args.panel_bytes;
+  PacedPrefetch coming = args.coming;
   __m512 totals[kRows][kPanels];
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row) {
@@ -54,7 +55,7 @@ template <int kRows, int kPanels>
     for (int panel = 0; panel < kPanels; ++panel) totals[row][panel] = _mm512_setzero_ps();
   }
   for (uint32_t i = 0; i < args.units; ++i) {
-    if constexpr (kPanels == 1) PrefetchAhead(weights, Group::kBytes);
+    coming.Step();
     __m512i lanes[kRows][kPanels];
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {

@@ -25,6 +25,23 @@
 
 namespace cairn {
 
+// Memory that a tile fetches while it computes, a part with each unit of k.
+class PacedPrefetch {
+ public:
+  PacedPrefetch(const std::byte* begin, size_t step_bytes)
+      : at_(begin), goal_(begin), step_bytes_(step_bytes) {}
+
+  AVX512_INLINE void Step() {
+    goal_ += step_bytes_;
+    for (; at_ < goal_; at_ += 64) __builtin_prefetch(at_);
+  }
+
+ private:
+  const std::byte* at_;
+  const std::byte* goal_;
+  size_t step_bytes_;
+};
+
 // A tile's outputs are written only as far as they exist: the last panel may be padded.
 template <class Rows>
 struct Avx512TileArgs {
@@ -35,58 +52,58 @@ struct Avx512TileArgs {
   float* y;
   size_t y_stride;
   __mmask16 last_lanes;  // of the tile's last panel
+  PacedPrefetch coming;
 };
 template <class Rows>
 using Avx512Tile = void (*)(const Avx512TileArgs<Rows>& args);
 
-// All rows of the share with one panel or two, in tiles whose heights differ by one at most.
-template <class Rows, size_t kHeightMax>
-void RunAvx512Tiles(const std::array<Avx512Tile<Rows>, kHeightMax>& tiles,
-                    const PanelProductArgs& args, Avx512TileArgs<Rows> tile_args,
-                    const ComingWeights& coming) {
-  const uint32_t row_count = args.row_end - args.row_begin;
-  const uint32_t tile_count = (row_count + kHeightMax - 1) / kHeightMax;
-  float* const y = tile_args.y;
-  for (uint32_t tile = 0; tile < tile_count; ++tile) {
-    const uint32_t begin = row_count * tile / tile_count;
-    const uint32_t end = row_count * (tile + 1) / tile_count;
-    if (tile_count > 1) coming.Prefetch(tile, tile_count);
-    tile_args.rows = Rows(args.x, args.row_begin + begin);
-    tile_args.y = y + begin * tile_args.y_stride;
-    tiles[end - begin - 1](tile_args);
-  }
-}
-
-template <class Kernel>
-void ProductByAvx512Tiles(const PanelProductArgs& args) {
+// All rows of the share with the panels [panel, panel + width), in tiles whose heights differ by
+// one at most. A lone tile fetches the weights some way ahead of those that it reads; several fetch
+// those of the next panels, a part each.
+template <class Kernel, size_t kHeightMax>
+void RunAvx512Tiles(const std::array<Avx512Tile<typename Kernel::Rows>, kHeightMax>& tiles,
+                    const PanelProductArgs& args, uint32_t panel, uint32_t width) {
   using Rows = typename Kernel::Rows;
   constexpr PanelUnit kUnit = UnitOf(Kernel::kFormat);
   const PackedWeight& weight = *args.weight;
   const uint32_t outputs = weight.rows();
   const uint32_t units = weight.cols() / kUnit.k;
-  const size_t panel_bytes = size_t{units} * kUnit.bytes;
-  const bool in_pairs = args.row_end - args.row_begin > Kernel::kOnePanelTiles.size();
-  const std::byte* const share_end = weight.panel(args.panel_end);
-  for (uint32_t panel = args.panel_begin; panel < args.panel_end;) {
-    const uint32_t width = in_pairs && args.panel_end - panel >= 2 ? 2 : 1;
-    const uint32_t end_output = std::min((panel + width) * kPanelOutputs, outputs);
-    const uint32_t last_outputs = end_output - (panel + width - 1) * kPanelOutputs;
-    const std::byte* const next = weight.panel(panel + width);
-    const ComingWeights coming = {next, std::min<size_t>(width * panel_bytes, share_end - next)};
-    const Avx512TileArgs<Rows> tile_args = {
-        .weights = weight.panel(panel),
-        .panel_bytes = panel_bytes,
-        .units = units,
-        .rows = Rows(args.x, args.row_begin),
-        .y = args.y + size_t{args.row_begin} * outputs + panel * kPanelOutputs,
-        .y_stride = outputs,
-        .last_lanes = static_cast<__mmask16>((1u << last_outputs) - 1)};
-    if (width == 2) {
-      RunAvx512Tiles<Rows>(Kernel::kTwoPanelTiles, args, tile_args, coming);
-    } else {
-      RunAvx512Tiles<Rows>(Kernel::kOnePanelTiles, args, tile_args, coming);
-    }
-    panel += width;
+  const uint32_t first_output = panel * kPanelOutputs;
+  const uint32_t last_outputs =
+      std::min(width * kPanelOutputs, outputs - first_output) - (width - 1) * kPanelOutputs;
+  const uint32_t row_count = args.row_end - args.row_begin;
+  const uint32_t tile_count = (row_count + kHeightMax - 1) / kHeightMax;
+  const std::byte* const weights = weight.panel(panel);
+  const std::byte* const next = weight.panel(panel + width);
+  const size_t next_bytes = std::min<size_t>(next - weights, weight.panel(args.panel_end) - next);
+  for (uint32_t tile = 0; tile < tile_count; ++tile) {
+    const uint32_t row = args.row_begin + row_count * tile / tile_count;
+    const uint32_t row_end = args.row_begin + row_count * (tile + 1) / tile_count;
+    const PacedPrefetch coming = tile_count == 1
+                                     ? PacedPrefetch(weights + kPrefetchBytes, kUnit.bytes)
+                                     : PacedPrefetch(next + next_bytes * tile / tile_count,
+                                                     next_bytes / (size_t{tile_count} * units));
+    tiles[row_end - row - 1]({.weights = weights,
+                              .panel_bytes = size_t{units} * kUnit.bytes,
+                              .units = units,
+                              .rows = Rows(args.x, row),
+                              .y = args.y + size_t{row} * outputs + first_output,
+                              .y_stride = outputs,
+                              .last_lanes = static_cast<__mmask16>((1u << last_outputs) - 1),
+                              .coming = coming});
+  }
+}
+
+template <class Kernel>
+void ProductByAvx512Tiles(const PanelProductArgs& args) {
+  const bool by_two = args.row_end - args.row_begin > Kernel::kOnePanelTiles.size();
+  uint32_t panel = args.panel_begin;
+  while (by_two && args.panel_end - panel >= 2) {
+    RunAvx512Tiles<Kernel>(Kernel::kTwoPanelTiles, args, panel, 2);
+    panel += 2;
+  }
+  for (; panel < args.panel_end; ++panel) {
+    RunAvx512Tiles<Kernel>(Kernel::kOnePanelTiles, args, panel, 1);
   }
 }
 
