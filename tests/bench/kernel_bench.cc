@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint32_t kRowCounts[] = {1, 2, 4, 8, 16, 32, 128, 512};
 constexpr uint32_t kRowCountMax = 512;
-constexpr size_t kColdBytes = size_t{96} << 20;
+constexpr size_t kColdBytes = size_t{192} << 20;
 constexpr int kRounds = 5;
 
 struct Product {

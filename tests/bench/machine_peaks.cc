@@ -22,7 +22,7 @@ constexpr int kTries = 16;
 constexpr int kSums = 12;  // in flight: more than latency times rate of any processor
 constexpr int64_t kFmaRounds = 200'000;
 
-__attribute__((target("avx2,fma"))) void RunFma() {
+__attribute__((target("avx2,fma"))) void RunFmaAvx2() {
   __m256 sums[kSums];
   for (int i = 0; i < kSums; ++i) sums[i] = _mm256_set1_ps(static_cast<float>(i));
   const __m256 factor = _mm256_set1_ps(0.999f);
@@ -36,6 +36,23 @@ __attribute__((target("avx2,fma"))) void RunFma() {
   }
   float total = 0;
   for (int i = 0; i < kSums; ++i) total += _mm256_cvtss_f32(sums[i]);
+  sink += static_cast<uint64_t>(total);
+}
+
+__attribute__((target("avx512f"))) void RunFmaAvx512() {
+  __m512 sums[kSums];
+  for (int i = 0; i < kSums; ++i) sums[i] = _mm512_set1_ps(static_cast<float>(i));
+  const __m512 factor = _mm512_set1_ps(0.999f);
+  for (int64_t round = 0; round < kFmaRounds; ++round) {
+#pragma GCC unroll 12
+    for (int i = 0; i < kSums; ++i) {
+      __m512 sum = _mm512_fmadd_ps(sums[i], factor, factor);
+      asm("" : "+v"(sum));
+      sums[i] = sum;
+    }
+  }
+  float total = 0;
+  for (int i = 0; i < kSums; ++i) total += _mm512_cvtss_f32(sums[i]);
   sink += static_cast<uint64_t>(total);
 }
 #endif
@@ -63,9 +80,12 @@ double MeasureFmaPeak(ThreadPool& pool, int repetitions) {
   double best = 0;
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
+  const bool is_wide = __builtin_cpu_supports("avx512f");
+  const double operations = kFmaRounds * kSums * (is_wide ? 32.0 : 16.0) * pool.thread_count();
   for (int i = 0; i < repetitions * kTries; ++i) {
-    const double seconds = SecondsOf([&] { pool.Run([](uint32_t) { RunFma(); }); });
-    best = std::max(best, kFmaRounds * kSums * 16.0 * pool.thread_count() / seconds * 1e-9);
+    const double seconds =
+        SecondsOf([&] { pool.Run([&](uint32_t) { is_wide ? RunFmaAvx512() : RunFmaAvx2(); }); });
+    best = std::max(best, operations / seconds * 1e-9);
   }
 #else
   (void)pool, (void)repetitions;

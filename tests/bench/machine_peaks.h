@@ -21,7 +21,8 @@ double SecondsOf(F&& f) {
 
 // The pool's threads together, in 1e9 a second; each is the best of `repetitions` tries of a few
 // tens of milliseconds.
-double MeasureFmaPeak(ThreadPool& pool, int repetitions);   // float32 operations, AVX2; 0 without
+// Float32 operations of fused multiply-adds in the widest vectors, AVX-512 or AVX2; 0 without.
+double MeasureFmaPeak(ThreadPool& pool, int repetitions);
 double MeasureReadPeak(ThreadPool& pool, int repetitions);  // bytes, from a buffer of 512 MB
 // The same for pieces that lie anywhere, read in the given order: each thread takes a part of them.
 double MeasureScatteredReadPeak(ThreadPool& pool, std::span<const std::byte* const> pieces,
