@@ -142,7 +142,8 @@ struct SessionPatch {
 struct UpdateSessionRequest {
   std::string id;
   SessionPatch patch;
-  std::string etag;  // kAborted when it is not empty and not the session's
+  std::string etag;                       // kAborted when it is not empty and not the session's
+  std::optional<std::string> cache_salt;  // immutable: kInvalidArgument unless it is the session's
 };
 
 struct ListSessionsRequest {
@@ -150,7 +151,7 @@ struct ListSessionsRequest {
   std::string page_token;  // from the page before; kInvalidArgument when it is from nowhere
 };
 struct SessionPage {
-  std::vector<SessionInfo> sessions;  // by id
+  std::vector<SessionInfo> sessions;  // by id; about 2 MiB at most
   std::string next_page_token;
 };
 

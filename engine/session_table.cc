@@ -15,6 +15,7 @@ namespace {
 
 constexpr int32_t kPageSizeDefault = 100;
 constexpr int32_t kPageSizeMax = 1000;
+constexpr size_t kPageBytesMax = 2u << 20;  // half of what a client takes as one message by default
 constexpr size_t kMintedIdBytes = 12;
 // Room comes when sessions are deleted or expire, which is not a matter of milliseconds.
 constexpr std::chrono::milliseconds kRetryDelay{10'000};
@@ -30,6 +31,17 @@ Result<std::string> ReadPageToken(const std::string& token) {
   const std::string last_id = token.substr(std::min(kChecksumDigits, token.size()));
   if (!last_id.empty() && PageToken(last_id) == token) return last_id;
   return InvalidField("page_token", "must come from the page before, is " + Quoted(token));
+}
+
+// What a session takes in a page at most: its own texts and lists, and everything else.
+size_t ListedBytes(const Session& session) {
+  const SamplingParams& sampling = session.settings.sampling;
+  size_t bytes = 512 + session.settings.display_name.size();
+  for (const auto& [key, value] : session.settings.annotations) {
+    bytes += 16 + key.size() + value.size();
+  }
+  for (const std::string& stop : sampling.stop) bytes += 4 + stop.size();
+  return bytes + 6 * sampling.stop_token_ids.size() + 16 * sampling.logit_bias.size();
 }
 
 Status NoSession(const std::string& id) {
@@ -111,8 +123,11 @@ Result<SessionPage> SessionTable::List(const ListSessionsRequest& request) const
   const int32_t wanted = request.page_size == 0 ? kPageSizeDefault : request.page_size;
   const auto count_max = static_cast<size_t>(std::min(wanted, kPageSizeMax));
   SessionPage page;
+  size_t bytes = 0;
   for (; next != sessions_.end(); ++next) {
-    if (page.sessions.size() == count_max) {
+    bytes += ListedBytes(next->second);
+    const bool is_full = page.sessions.size() == count_max || bytes > kPageBytesMax;
+    if (is_full && !page.sessions.empty()) {
       page.next_page_token = PageToken(page.sessions.back().id);
       break;
     }
@@ -127,6 +142,9 @@ Result<const Session*> SessionTable::Update(const UpdateSessionRequest& request)
     return Aborted("session " + Quoted(request.id) + " has changed: its etag is " +
                    Quoted(session->etag()) + ", the request's is " + Quoted(request.etag))
         .WithField("session.etag");
+  }
+  if (request.cache_salt && *request.cache_salt != session->cache_salt) {
+    return InvalidField("session.cache_salt", "cannot be changed");
   }
   RETURN_IF_ERROR(ValidatePatch(request.patch, vocabulary_size_, now_));
   session->update_time = MarkUsed(*session, request.patch);

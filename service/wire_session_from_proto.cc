@@ -133,6 +133,7 @@ Result<UpdateSessionRequest> FromProto(const v1::UpdateSessionRequest& request) 
     for (const std::string& path : PathsThatAreSet(session)) {
       RETURN_IF_ERROR(AddToPatch(path, "session", session, update.patch));
     }
+    if (!session.cache_salt().empty()) update.cache_salt = session.cache_salt();
     return update;
   }
   const google::protobuf::FieldMask& mask = request.update_mask();

@@ -321,6 +321,35 @@ TEST_F(ServiceErrorsTest, ImmutableFieldsCannotBeUpdated) {
   }
 }
 
+TEST_F(ServiceErrorsTest, ImmutableFieldsCannotBeUpdatedWithoutAMaskEither) {
+  v1::CreateSessionRequest create;
+  create.set_session_id("salted");
+  create.mutable_session()->set_cache_salt("salt");
+  v1::UpdateSessionRequest update;
+  grpc::ClientContext create_context;
+  ASSERT_TRUE(
+      harness_->sessions().CreateSession(&create_context, create, update.mutable_session()).ok());
+  // A session that was read can be sent back, with what is output only in it.
+  update.mutable_session()->clear_etag();
+  update.mutable_session()->set_display_name("named");
+  update.mutable_session()->set_parent("sessions/nobody");
+  v1::Session updated;
+  grpc::ClientContext context;
+  const grpc::Status status = harness_->sessions().UpdateSession(&context, update, &updated);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_EQ(updated.display_name(), "named");
+  EXPECT_EQ(updated.parent(), "");
+
+  update.mutable_session()->set_cache_salt("another");
+  update.mutable_session()->set_display_name("renamed");
+  ExpectBadField(Call(&v1::SessionService::Stub::UpdateSession, update), "session.cache_salt");
+  v1::GetSessionRequest get;
+  get.set_name("sessions/salted");
+  grpc::ClientContext get_context;
+  ASSERT_TRUE(harness_->sessions().GetSession(&get_context, get, &updated).ok());
+  EXPECT_EQ(updated.display_name(), "named");
+}
+
 TEST_F(ServiceErrorsTest, SettingsAreBounded) {
   using S = v1::Session;
   const struct {

@@ -199,6 +199,45 @@ TEST_F(ServiceTest, ListGoesThroughEverySessionInPages) {
   EXPECT_THAT(listed, ElementsAreArray(made));  // in order of their names
 }
 
+TEST_F(ServiceTest, APageFitsWhatAClientTakesAsOneMessage) {
+  v1::CreateSessionRequest create;
+  v1::Session& session = *create.mutable_session();
+  session.set_display_name(std::string(256, 'd'));
+  session.set_cache_salt(std::string(64, 's'));
+  for (int i = 0; i < 32; ++i) {
+    (*session.mutable_annotations())[std::string(60, 'k') + std::to_string(100 + i)] =
+        std::string(1024, 'v');
+  }
+  v1::SamplingParams& sampling = *session.mutable_sampling();
+  for (int i = 0; i < 16; ++i) sampling.add_stop(std::string(256, 'x'));
+  for (uint32_t id = 0; id < 300; ++id) (*sampling.mutable_logit_bias())[id] = 1;
+  constexpr int kSessions = 120;  // about 5 MB
+  for (int i = 0; i < kSessions; ++i) {
+    create.set_session_id("s" + std::to_string(1000 + i));
+    grpc::ClientContext context;
+    ASSERT_TRUE(harness_.sessions().CreateSession(&context, create, &session).ok());
+    session.clear_name();
+  }
+  v1::ListSessionsRequest request;
+  request.set_page_size(1000);
+  int listed = 0;
+  int page_count = 0;
+  do {
+    v1::ListSessionsResponse page;
+    grpc::ClientContext context;
+    const grpc::Status status = harness_.sessions().ListSessions(&context, request, &page);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_LE(page.ByteSizeLong(), 2u << 20);
+    for (const v1::Session& each : page.sessions()) {
+      EXPECT_EQ(each.name(), "sessions/s" + std::to_string(1000 + listed++));
+    }
+    request.set_page_token(page.next_page_token());
+    ++page_count;
+  } while (!request.page_token().empty());
+  EXPECT_EQ(listed, kSessions);
+  EXPECT_LE(page_count, 4);  // and pages are not small
+}
+
 TEST_F(ServiceTest, UpdateChangesWhatTheMaskNames) {
   v1::UpdateSessionRequest request;
   *request.mutable_session() = harness_.Create("a");

@@ -266,6 +266,9 @@ TEST(WireUpdate, WithoutAMaskWhatIsSetChanges) {
   EXPECT_EQ(update.patch.priority, 9);
   EXPECT_EQ(std::get<nanoseconds>(*update.patch.expiration), seconds(60));
   EXPECT_FALSE(update.patch.pinned);
+  EXPECT_FALSE(update.cache_salt);
+  request.mutable_session()->set_cache_salt("salt");  // immutable: the engine compares
+  EXPECT_EQ(FromProto(request)->cache_salt, "salt");
 }
 
 TEST(WireUpdate, ExpirationGoesByEitherName) {
