@@ -302,16 +302,28 @@ TEST(EngineCore, ATimeToLiveDoesNotRunOutUnderAStream) {
   EXPECT_EQ(harness.core().GetSession("a").status().code(), Code::kNotFound);
 }
 
-TEST(EngineCore, AShortRequestDoesNotWaitForALongPrompt) {
-  EngineHarness harness;  // 64 rows of prefill a step
-  harness.Create("long", RandomTokens(50, 1900));
-  harness.Create("short", RandomTokens(51, 20));
-  const auto long_sink = harness.StartDecode(GreedyDecode("long", 1));
-  harness.core().Step();
-  const auto short_sink = harness.StartDecode(GreedyDecode("short", 1));
-  for (int step = 0; step < 3; ++step) harness.core().Step();
-  EXPECT_EQ(short_sink->tokens.size(), 1u);
-  EXPECT_EQ(long_sink->tokens.size(), 0u);
+// Whatever its priority and the moment at which it comes.
+TEST(EngineCore, AShortRequestDoesNotWaitForAPromptOf8000Tokens) {
+  HarnessOptions options;
+  options.model.context_length = 8192;
+  options.threads = 1;
+  options.prefill_chunk = 256;
+  options.device_blocks = 600;
+  EngineHarness harness(options);
+  harness.check_every_step = false;
+  const SequenceId long_id = harness.NextId();
+  const auto long_sink = harness.StartGenerate(
+      {.content = RandomTokens(50, 8000), .max_tokens = 1, .sampling = Greedy()}, long_id);
+  for (int32_t priority = 0; priority <= 100; priority += 25) {
+    harness.core().Step();
+    const auto short_sink = harness.StartGenerate({.content = RandomTokens(51 + priority, 20),
+                                                   .max_tokens = 1,
+                                                   .sampling = Greedy(),
+                                                   .priority = priority});
+    for (int step = 0; step < 3; ++step) harness.core().Step();
+    EXPECT_EQ(short_sink->tokens.size(), 1u) << "priority " << priority;
+  }
+  EXPECT_FALSE(long_sink->end) << "it was not in the way";
   harness.Run();
   EXPECT_EQ(long_sink->tokens.size(), 1u);
 }

@@ -187,6 +187,10 @@ inline SamplingParams RandomSampling(Rng& rng) {
   if (rng.Chance(0.3)) sampling.top_p = static_cast<float>(0.5 + 0.5 * rng.Uniform());
   if (rng.Chance(0.3)) sampling.repetition_penalty = 1.2f;
   if (rng.Chance(0.2)) sampling.stop = {"e", "ab"};
+  if (rng.Chance(0.2)) {  // on the tiny models often held back, and now and then found
+    sampling.stop = {"aab", "bbbab", "b\u00e9"};
+    sampling.logit_bias = {{3 + 'a', 5.0f}, {3 + 'b', 5.0f}};
+  }
   return sampling;
 }
 
