@@ -10,7 +10,7 @@ struct Avx512 {
 constexpr uint32_t kRunTiles = Avx512::kRunTiles;
 
 // How far prefetching runs ahead.
-constexpr uint64_t kLeadBytes = 12 * 1024;
+constexpr uint64_t kLeadBytes = 8 * 1024;
 
 // Tiles of keys that are multiplied at once, so that there are enough sums to keep the multipliers
 // busy and no more than there are registers.
@@ -26,35 +26,30 @@ template <int kQueries, int kTiles>
                                   size_t key_stride, const std::byte* const* ahead_begin,
                                   uint32_t head_dim, float* scores) {
   const std::byte* keys[kTiles];
+  const std::byte* ahead[kTiles];
   __m512 sums[kQueries][kTiles];
 #pragma GCC unroll 4
   for (int tile = 0; tile < kTiles; ++tile) {
     keys[tile] = keys_begin[tile];
+    ahead[tile] = ahead_begin[tile];
 #pragma GCC unroll 8
     for (int q = 0; q < kQueries; ++q) sums[q][tile] = _mm512_setzero_ps();
   }
-  // Pieces are fetched one after another, each while a part of the dimensions is multiplied: memory
-  // is faster when it is read in order.
-  for (int part = 0; part < kTiles; ++part) {
-    const std::byte* ahead = ahead_begin[part];
-    for (const float* end = queries + head_dim / kTiles; queries != end; ++queries) {
-#pragma GCC unroll 2
-      for (int line = 0; line < (kTiles + 1) / 2; ++line) {
-        _mm_prefetch(ahead + 64 * line, _MM_HINT_T0);
-      }
-      ahead += 32 * kTiles;
-      __m512 factors[kQueries];
+  for (const float* end = queries + head_dim; queries != end; ++queries) {
+    __m512 factors[kQueries];
 #pragma GCC unroll 8
-      for (int q = 0; q < kQueries; ++q) factors[q] = _mm512_set1_ps(queries[q * kQueryStride]);
+    for (int q = 0; q < kQueries; ++q) factors[q] = _mm512_set1_ps(queries[q * kQueryStride]);
 #pragma GCC unroll 4
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const __m512 column = LoadHalves512(keys[tile]);
+    for (int tile = 0; tile < kTiles; ++tile) {
+      // Each line is asked for in two steps: a processor may drop what it cannot queue at once.
+      _mm_prefetch(ahead[tile], _MM_HINT_T0);
+      const __m512 column = LoadHalves512(keys[tile]);
 #pragma GCC unroll 8
-        for (int q = 0; q < kQueries; ++q) {
-          sums[q][tile] = _mm512_fmadd_ps(factors[q], column, sums[q][tile]);
-        }
-        keys[tile] += key_stride;
+      for (int q = 0; q < kQueries; ++q) {
+        sums[q][tile] = _mm512_fmadd_ps(factors[q], column, sums[q][tile]);
       }
+      keys[tile] += key_stride;
+      ahead[tile] += 32;
     }
   }
 #pragma GCC unroll 8
