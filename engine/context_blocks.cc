@@ -17,17 +17,18 @@ Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
                                                               uint32_t priority, Stream& stream) {
   std::unique_ptr<ContextBlocks> context(new ContextBlocks(store, root, priority));
   const uint32_t block_tokens = context->block_tokens_;
-  const size_t block_count = BlocksFor(tokens.size(), block_tokens);
+  const uint32_t block_count = BlocksFor(tokens.size(), block_tokens);
+  // Asked first, because a context that waits is tried again in every step: only the try that
+  // succeeds is a use of what it finds.
+  const BlockNeed need = store.NeedOf(root, tokens, block_count);
+  if (need.missing > need.available) {
+    return ResourceExhausted("the context needs " + std::to_string(need.missing) +
+                             " more blocks; the device pool has " + std::to_string(need.available) +
+                             " to give");
+  }
+  uint32_t missing = need.missing;
   std::vector<Hold> found = store.Match(root, tokens, priority);
   found.resize(block_count);
-  uint32_t missing = 0;
-  for (const Hold& hold : found) missing += hold ? 0 : 1;
-  const BlockStoreStats stats = store.stats();
-  if (missing > stats.free + stats.evictable) {
-    return ResourceExhausted("the context needs " + std::to_string(missing) +
-                             " more blocks; the device pool has " +
-                             std::to_string(stats.free + stats.evictable) + " to give");
-  }
   // The beginnings of missing blocks that follow a block in place: forks, rewinds, parked tails.
   std::vector<uint32_t> copied(block_count, 0);
   for (size_t i = 0; i < block_count; ++i) {

@@ -110,6 +110,18 @@ std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32
   return holds;
 }
 
+BlockNeed BlockStore::NeedOf(const BlockKey& root, std::span<const uint32_t> tokens,
+                             uint32_t block_count) const {
+  CHECK(block_count >= tokens.size() / layout_.block_tokens);
+  BlockNeed need{.missing = block_count, .available = pool_.free_count() + evictable_count()};
+  for (const PrefixIndex::Entry* entry : index_.Walk(root, tokens)) {
+    if (!entry->block.valid()) continue;
+    --need.missing;
+    if (IsEvictable(entry->block)) --need.available;
+  }
+  return need;
+}
+
 std::vector<Tier> BlockStore::Locate(const BlockKey& root, std::span<const uint32_t> tokens) const {
   std::vector<Tier> tiers(tokens.size() / layout_.block_tokens, Tier::kAbsent);
   const std::vector<const PrefixIndex::Entry*> path = index_.Walk(root, tokens);

@@ -112,6 +112,12 @@ struct PartialBlock {
   uint32_t token_count = 0;
 };
 
+// What a context would take, beside the blocks that are there.
+struct BlockNeed {
+  uint32_t missing = 0;    // blocks that are not there
+  uint32_t available = 0;  // blocks that Reserve could give once those that are there are held
+};
+
 class BlockStore {
  public:
   using ChildKeyFunction = PrefixIndex::ChildKeyFunction;
@@ -136,6 +142,10 @@ class BlockStore {
 
   // The tier of every full block of `tokens`, floor(size / P) elements. Changes nothing.
   std::vector<Tier> Locate(const BlockKey& root, std::span<const uint32_t> tokens) const;
+
+  // What `block_count` blocks for `tokens` would take. Changes nothing, so it may be asked often.
+  BlockNeed NeedOf(const BlockKey& root, std::span<const uint32_t> tokens,
+                   uint32_t block_count) const;
 
   // Copy-on-write for forks, rewinds into a block and parked tails: among the sealed blocks, full
   // or parked, that follow `parent`, takes the one with the longest common prefix with `tokens`

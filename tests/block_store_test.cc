@@ -164,6 +164,24 @@ TEST_F(BlockStoreTest, ReserveTakesAllOrNone) {
   EXPECT_TRUE(store_->Reserve(0).ok());
 }
 
+TEST_F(BlockStoreTest, NeedOfCountsWhatIsThereOnceAndUsesNothing) {
+  const Tokens idle{1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<Hold> held = Run({9, 9, 9, 9});
+  Run(idle).clear();
+  const BlockStoreStats before = store_->stats();
+  // Of 8 slots 5 are free, 2 hold `idle` and 1 is held: who uses `idle` cannot evict it too.
+  const BlockNeed need = store_->NeedOf(root_, idle, 8);
+  EXPECT_EQ(need.missing, 6u);
+  EXPECT_EQ(need.available, 5u);
+  EXPECT_EQ(store_->NeedOf(root_, Tokens{9, 9, 9, 9}, 8).available, 7u);
+  EXPECT_EQ(store_->NeedOf(root_, Tokens{5, 5, 5, 5}, 8).missing, 8u);
+  EXPECT_EQ(store_->stats().hits, before.hits);
+  EXPECT_EQ(store_->stats().misses, before.misses);
+  const std::vector<Hold> found = store_->Match(root_, idle, kPriorityDefault);
+  EXPECT_FALSE(store_->Reserve(need.available + 1).ok());
+  EXPECT_TRUE(store_->Reserve(need.available).ok());
+}
+
 TEST_F(BlockStoreTest, EqualBlocksBecomeOne) {
   Start({.device_blocks_max = 8, .verify_duplicates = true});
   const Tokens tokens{1, 2, 3, 4};

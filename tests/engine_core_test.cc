@@ -118,6 +118,34 @@ TEST(EngineCore, PrefetchComputesSoThatTheTurnFindsIt) {
   EXPECT_EQ(sink->end->usage.device_tokens, 200);
 }
 
+TEST(EngineCore, AContextThatWaitsUsesNothing) {
+  HarnessOptions options;
+  options.device_blocks = 16;
+  EngineHarness harness(options);
+  const std::vector<uint32_t> shared = RandomTokens(1, 80);
+  harness.StartGenerate({.content = shared, .max_tokens = 1, .sampling = Greedy()});
+  harness.Run();  // leaves 5 blocks
+  const SequenceId first = harness.NextId();
+  harness.StartGenerate({.content = RandomTokens(2, 140), .max_tokens = 1000, .sampling = Greedy()},
+                        first);
+  harness.core().Step();
+  std::vector<uint32_t> longer = shared;
+  const std::vector<uint32_t> more = RandomTokens(3, 100);
+  longer.insert(longer.end(), more.begin(), more.end());
+  const auto waiting =
+      harness.StartGenerate({.content = longer, .max_tokens = 1, .sampling = Greedy()});
+  const BlockStoreStats before = harness.blocks().stats();
+  for (int i = 0; i < 10; ++i) harness.core().Step();
+  EXPECT_EQ(harness.core().GetStats()->waiting_count, 1);
+  EXPECT_EQ(harness.blocks().stats().hits, before.hits);
+  EXPECT_EQ(harness.blocks().stats().misses, before.misses);
+  harness.core().CancelStream(first, Status(Code::kCancelled, "by the test"));
+  harness.Run();
+  EXPECT_TRUE(waiting->end && waiting->end->status.ok());
+  EXPECT_EQ(waiting->end->usage.device_tokens, 80);
+  EXPECT_EQ(harness.blocks().stats().hits, before.hits + 5);
+}
+
 TEST(EngineCore, ASessionHasOneStream) {
   EngineHarness harness;
   harness.Create("a", RandomTokens(8, 40));
