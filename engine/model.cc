@@ -180,8 +180,10 @@ std::span<const float> Model::Forward(std::span<const BatchSegment> segments) {
 // h_ in: normalised input of all rows. h_ out: what attention adds, for the rows that go on.
 void Model::Attend(const Layer& layer, uint32_t index, uint32_t row_count) {
   Ops& ops = *backend_.ops;
+  // A third of what int8 activations would cost in accuracy arises in V, the smallest of the
+  // products (docs/ACCURACY.md).
   const std::array<MatMulOutput, 3> qkv = {
-      {{layer.q.get(), q_}, {layer.k.get(), k_}, {layer.v.get(), v_}}};
+      {{layer.q.get(), q_}, {layer.k.get(), k_}, {.weight = layer.v.get(), .y = v_, .fine = true}}};
   ops.MatMul({.x = h_, .row_count = row_count, .outputs = qkv}, *stream_);
   ops.RopeWriteKv({.q = q_,
                    .k = k_,

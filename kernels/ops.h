@@ -25,7 +25,8 @@ namespace cairn {
 inline constexpr uint32_t kAttentionSpan = 256;  // positions; a multiple of every block size
 
 // kExact: int16 activations (or better), as good as float32 for all practical purposes.
-// kFast: int8 activations where the weights are 4-bit. One mode for the life of a process.
+// kFast: int8 activations where the weights are 4-bit, except in products that ask for more
+// (MatMulOutput::fine). One mode for the life of a process.
 enum class ComputeMode { kExact, kFast };
 inline const char* ComputeModeName(ComputeMode mode) {
   return mode == ComputeMode::kExact ? "exact" : "fast";
@@ -100,7 +101,8 @@ struct RmsNormArgs {
 // y_i = x * W_i^T for each output: products that share x share its quantisation.
 struct MatMulOutput {
   const Weight* weight;
-  float* y;  // [row_count, weight->rows()]
+  float* y;           // [row_count, weight->rows()]
+  bool fine = false;  // rounds x as exact mode does, in fast mode too
 };
 struct MatMulArgs {
   const float* x;  // [row_count, cols]

@@ -202,6 +202,28 @@ TEST_P(MatMulConformance, OutputsThatShareActivationsEqualSeparateProducts) {
   }
 }
 
+TEST_P(MatMulConformance, FineProductsHaveTheBitsOfExactMode) {
+  Rng rng(8);
+  constexpr uint32_t kRows = 40, kCols = 96, kRowCount = 30;
+  const std::vector<float> x = reference::RandomFloats(kRowCount * kCols, 1.0, rng);
+  reference::BackendCase exact_case = GetParam();
+  exact_case.mode = ComputeMode::kExact;
+  Instance exact(exact_case, 1);
+  for (const TensorType type : {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ4_1}) {
+    const auto matrix = reference::RandomMatrix(type, kRows, kCols, rng);
+    const auto weight = *first().ops().Pack(matrix.view());
+    std::vector<float> fine(kRowCount * kRows);
+    std::vector<float> by_mode(kRowCount * kRows);
+    const MatMulOutput outputs[] = {{weight.get(), by_mode.data()},
+                                    {.weight = weight.get(), .y = fine.data(), .fine = true}};
+    first().ops().MatMul({x.data(), kRowCount, outputs}, *first().stream);
+    EXPECT_EQ(by_mode, Run(first(), *weight, x));
+    EXPECT_EQ(fine, Run(exact, **exact.ops().Pack(matrix.view()), x)) << TraitsOf(type).name;
+    const bool differs = type == TensorType::kQ4_1 && GetParam().mode == ComputeMode::kFast;
+    EXPECT_EQ(fine != by_mode, differs);
+  }
+}
+
 TEST_P(MatMulConformance, ZeroTinyAndHugeActivations) {
   Rng rng(5);
   constexpr uint32_t kRows = 17, kCols = 64;

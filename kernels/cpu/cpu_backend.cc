@@ -143,7 +143,8 @@ void CpuOps::MatMul(const MatMulArgs& args, Stream& stream) {
     const PackedWeight& weight = AsPacked(args.outputs[i].weight);
     const uint32_t cols = weight.cols();
     CHECK(cols == args.outputs[0].weight->cols());
-    const ActivationForm form = FormFor(weight.format(), mode_);
+    const ActivationForm form =
+        FormFor(weight.format(), args.outputs[i].fine || mode_ == ComputeMode::kExact);
     const size_t slot = static_cast<size_t>(form);
     if (!is_made[slot]) made[slot] = InForm(form, args, cols);
     is_made[slot] = true;

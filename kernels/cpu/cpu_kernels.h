@@ -35,7 +35,7 @@ constexpr size_t BytesPerActivation(ActivationForm form) {
   return form == ActivationForm::kFloat ? 4 : form == ActivationForm::kInt8 ? 1 : 2;
 }
 
-constexpr ActivationForm FormFor(PanelFormat format, ComputeMode mode) {
+constexpr ActivationForm FormFor(PanelFormat format, bool fine) {
   switch (format) {
     case PanelFormat::kF32:
     case PanelFormat::kF16:
@@ -45,7 +45,7 @@ constexpr ActivationForm FormFor(PanelFormat format, ComputeMode mode) {
       return ActivationForm::kInt16;
     case PanelFormat::kQ4Quads:
     case PanelFormat::kQ4QuadsMin:
-      return mode == ComputeMode::kExact ? ActivationForm::kInt8Pair : ActivationForm::kInt8;
+      return fine ? ActivationForm::kInt8Pair : ActivationForm::kInt8;
   }
   return ActivationForm::kFloat;
 }
