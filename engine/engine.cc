@@ -88,8 +88,9 @@ void Engine::CreateSession(CreateSessionRequest request, Reply<SessionInfo> repl
 }
 
 void Engine::GetSession(SessionRef session, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply),
-                   [session](EngineCore& core) { return core.GetSession(session.id); });
+  Ask<SessionInfo>(std::move(reply), [session = std::move(session)](EngineCore& core) {
+    return core.GetSession(session.id);
+  });
 }
 
 void Engine::ListSessions(ListSessionsRequest request, Reply<SessionPage> reply) {
@@ -105,8 +106,9 @@ void Engine::UpdateSession(UpdateSessionRequest request, Reply<SessionInfo> repl
 }
 
 void Engine::DeleteSession(SessionRef session, Reply<Done> reply) {
-  Ask<Done>(std::move(reply),
-            [session](EngineCore& core) { return core.DeleteSession(session.id); });
+  Ask<Done>(std::move(reply), [session = std::move(session)](EngineCore& core) {
+    return core.DeleteSession(session.id);
+  });
 }
 
 void Engine::ForkSession(ForkSessionRequest request, Reply<SessionInfo> reply) {
@@ -116,7 +118,7 @@ void Engine::ForkSession(ForkSessionRequest request, Reply<SessionInfo> reply) {
 }
 
 void Engine::TruncateSession(TruncateRequest request, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply), [request](EngineCore& core) {
+  Ask<SessionInfo>(std::move(reply), [request = std::move(request)](EngineCore& core) {
     return core.TruncateSession(request.id, request.token_count);
   });
 }
@@ -140,14 +142,14 @@ void Engine::ReadTokens(std::string id, int64_t start_position, int64_t token_co
 }
 
 void Engine::SuspendSession(SuspendRequest request, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply), [request](EngineCore& core) {
+  Ask<SessionInfo>(std::move(reply), [request = std::move(request)](EngineCore& core) {
     return core.SuspendSession(request.id, request.tier);
   });
 }
 
 void Engine::PrefetchSession(SessionRef session, Reply<SessionInfo> reply) {
   const StreamId stream(next_stream_++);
-  Ask<SessionInfo>(std::move(reply), [session, stream](EngineCore& core) {
+  Ask<SessionInfo>(std::move(reply), [session = std::move(session), stream](EngineCore& core) {
     return core.PrefetchSession(session.id, stream);
   });
 }
