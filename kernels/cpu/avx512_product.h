@@ -98,6 +98,8 @@ template <class Kernel>
 void ProductByAvx512Tiles(const PanelProductArgs& args) {
   const bool by_two = args.row_end - args.row_begin > Kernel::kOnePanelTiles.size();
   uint32_t panel = args.panel_begin;
+  // Nothing before it could fetch the beginning of a share.
+  if (!by_two) PacedPrefetch(args.weight->panel(panel), kPrefetchBytes).Step();
   while (by_two && args.panel_end - panel >= 2) {
     RunAvx512Tiles<Kernel>(Kernel::kTwoPanelTiles, args, panel, 2);
     panel += 2;
