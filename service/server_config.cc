@@ -22,6 +22,9 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kTokensMax = (uint64_t{1} << 31) - 1;
 constexpr uint64_t kConfigFileBytesMax = kMiB;
+// Twice as many tokens, with 20 logprobs each, are about 2 MiB: less than the 4 MiB that a client
+// takes as one message by default.
+constexpr uint64_t kStreamBufferMax = 4096;
 
 constexpr const char* kVersionText = "cairnd " CAIRN_VERSION;
 
@@ -76,7 +79,7 @@ const std::vector<Setting>& Settings() {
                      Unit::kBytes}},
       {"--stream-buffer", "stream_buffer_tokens", "Network", "TOKENS",
        "tokens that wait for a slow reader before its sequence is paused",
-       NumberSetting{&C::stream_buffer_tokens, 1, 1 << 20}},
+       NumberSetting{&C::stream_buffer_tokens, 1, kStreamBufferMax}},
       {"--drain-grace", "drain_grace_seconds", "Network", "SECONDS",
        "how long running streams may go on after SIGTERM",
        NumberSetting{&C::drain_grace_seconds, 0, 86'400}},

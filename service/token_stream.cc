@@ -30,8 +30,8 @@ class TokenStream final : public ByteStream,
       // Until here nobody could name the stream to the engine: do what was wanted meanwhile.
       std::lock_guard lock(mutex_);
       stream_ = stream;
-      cancel = cancelled_;
-      resume = std::exchange(resume_wanted_, false);
+      cancel = cancelled_ && !end_;
+      resume = std::exchange(resume_wanted_, false) && !end_;
     }
     if (cancel) engine_.CancelStream(stream, WhyCancelled());
     if (resume) engine_.ResumeStream(stream);
@@ -84,12 +84,13 @@ class TokenStream final : public ByteStream,
     return Status(Code::kCancelled, "the client has gone");
   }
 
-  // Nobody reads any more. The engine hears of it once, and then ends the stream.
+  // Nobody reads any more. The engine hears of it once, unless the stream is over: it keeps a place
+  // in its queue for the cancels of streams that it has, not for those that it has refused.
   void Cancel() {
     std::optional<StreamId> stream;
     {
       std::lock_guard lock(mutex_);
-      if (std::exchange(cancelled_, true)) return;
+      if (std::exchange(cancelled_, true) || end_) return;
       stream = stream_;
     }
     if (stream) engine_.CancelStream(*stream, WhyCancelled());
@@ -110,7 +111,7 @@ class TokenStream final : public ByteStream,
     if (pending_.empty() || cancelled_) return Action::kNone;
     writing_ = true;
     message_ = options_.format(pending_.Take(), nullptr);
-    if (std::exchange(paused_, false)) {
+    if (std::exchange(paused_, false) && !end_) {
       resume = stream_.has_value();
       resume_wanted_ = !resume;
     }
