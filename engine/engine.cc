@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <utility>
@@ -13,6 +14,7 @@ namespace {
 
 constexpr auto kIdleWait = std::chrono::seconds(1);           // then expired sessions go
 constexpr auto kBlockedWait = std::chrono::milliseconds(20);  // work, but none that can go on
+constexpr size_t kLoggedStatesMax = 100;  // of sequences, when a step does not end
 
 // Commands of the engine itself (cancel, resume) are never refused: a stream has at most one of
 // each under way, so so many more places are enough.
@@ -280,11 +282,21 @@ void Engine::Watch() {
     const bool idle = idle_;  // first: when it turns false, last_progress_ is fresh
     const auto stalled = clock_.Now().time_since_epoch() - last_progress_.load();
     const bool healthy = idle || stalled < config_.watchdog_max;
-    if (healthy_.exchange(healthy) && !healthy) {
-      LogError("watchdog: work is waiting and no step has ended for " +
-               std::to_string(std::chrono::duration_cast<std::chrono::seconds>(stalled).count()) +
-               " s");
-    }
+    if (!healthy && healthy_) LogStall(stalled);
+    healthy_ = healthy;
+  }
+}
+
+void Engine::LogStall(std::chrono::nanoseconds stalled) const {
+  LogError("watchdog: work is waiting and no step has ended for " +
+           std::to_string(std::chrono::duration_cast<std::chrono::seconds>(stalled).count()) +
+           " s");
+  const std::vector<SequenceState> states = core_->StatesAtStep();
+  for (size_t i = 0; i < std::min(states.size(), kLoggedStatesMax); ++i) {
+    LogError("watchdog: " + Describe(states[i]));
+  }
+  if (states.size() > kLoggedStatesMax) {
+    LogError("watchdog: and " + std::to_string(states.size() - kLoggedStatesMax) + " more");
   }
 }
 

@@ -88,6 +88,7 @@ class Engine {
   StreamId StartStream(Request request, std::shared_ptr<TokenSink> sink, F start);
   void Run();
   void Watch();
+  void LogStall(std::chrono::nanoseconds stalled) const;
 
   const EngineConfig config_;
   const Clock& clock_;

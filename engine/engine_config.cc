@@ -33,7 +33,12 @@ Status EngineConfig::Validate() const {
   RETURN_IF_ERROR(ValidateWithin("session_tokens_max", session_tokens_max, 1, uint64_t{1} << 40));
   RETURN_IF_ERROR(ValidateWithin("max_tokens_default", max_tokens_default, 1, kTokensMax));
   RETURN_IF_ERROR(ValidateWithin("paused_max", paused_max, std::chrono::hours(1)));
-  return ValidateWithin("watchdog_max", watchdog_max, std::chrono::hours(1));
+  RETURN_IF_ERROR(ValidateWithin("watchdog_max", watchdog_max, std::chrono::hours(1)));
+  // Until a paused sequence gives its blocks up, others may wait for them without a step.
+  if (watchdog_max > paused_max) return Status();
+  return InvalidField("watchdog_max", "must be more than paused_max, which is " +
+                                          std::to_string(paused_max.count()) + " ms, is " +
+                                          std::to_string(watchdog_max.count()) + " ms");
 }
 
 }  // namespace cairn

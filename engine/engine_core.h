@@ -1,6 +1,6 @@
 // What the engine thread owns: sessions, sequences, blocks, and the rules between them. It has no
 // thread and no lock of its own, so a test can drive it step by step.
-// Threads: one at a time, except for encoder() and tokenizer(), which are for any thread.
+// Threads: one at a time, except for encoder(), tokenizer() and StatesAtStep(), which are for any.
 #pragma once
 
 #include <cstdint>
@@ -66,6 +66,8 @@ class EngineCore {
   size_t stream_count() const { return runner_.sequence_count(); }
   // Removes expired sessions; call it before each batch of commands.
   void ExpireSessions();
+  // Any thread.
+  std::vector<SequenceState> StatesAtStep() const { return runner_.StatesAtStep(); }
   void CheckInvariants() const { runner_.CheckInvariants(); }
 
  private:

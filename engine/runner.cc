@@ -74,6 +74,26 @@ void Runner::Resume(SequenceId id) {
   if (Sequence* sequence = Find(id)) sequence->paused = false;
 }
 
+void Runner::NoteStates() {
+  const std::lock_guard lock(states_mutex_);
+  states_.resize(sequences_.size());  // what was there keeps its memory
+  auto state = states_.begin();
+  for (const auto& [id, sequence] : sequences_) {
+    state->id = id;
+    state->session_id = sequence->session_id;
+    state->phase = sequence->phase;
+    state->paused = sequence->paused;
+    state->token_count = sequence->tokens.size();
+    state->rows_left = sequence->phase == Phase::kRunning ? sequence->rows_left() : 0;
+    ++state;
+  }
+}
+
+std::vector<SequenceState> Runner::StatesAtStep() const {
+  const std::lock_guard lock(states_mutex_);
+  return states_;
+}
+
 // Hands out a piece of what the session has already. True when somebody got something.
 bool Runner::ReplaySome() {
   std::vector<Sequence*> replaying;

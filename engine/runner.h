@@ -9,12 +9,13 @@
 // (2) A session has at most one sequence.
 // (3) Someone always gets on: when nothing runs, whoever waits is admitted (pins give way) or is
 //     refused because it can never fit.
-// Threads: the engine thread only.
+// Threads: the engine thread only, except for StatesAtStep.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -65,6 +66,9 @@ class Runner {
   size_t waiting_count() const { return sequences_.size() - running_count(); }
   const RunnerCounts& counts() const { return counts_; }
 
+  // Every sequence, as the latest step found it. Any thread, also while that step hangs.
+  std::vector<SequenceState> StatesAtStep() const;
+
   // Gives up the blocks that a pinned session keeps.
   void Unpin(const std::string& session_id) { pins_.erase(session_id); }
 
@@ -85,6 +89,7 @@ class Runner {
     std::optional<StreamEnd> end;
   };
 
+  void NoteStates();
   bool ReplaySome();
   void Replay(Sequence& sequence);
   void ReleaseLongPaused();
@@ -125,6 +130,9 @@ class Runner {
   std::vector<Delivery> deliveries_;
   std::vector<BatchSegment> segments_;
   RunnerCounts counts_;
+
+  mutable std::mutex states_mutex_;
+  std::vector<SequenceState> states_;  // under states_mutex_
 };
 
 }  // namespace cairn

@@ -14,6 +14,7 @@ bool Runner::Step() {
   ReleaseLongPaused();
   Admit();
   Deliver();
+  NoteStates();
   const std::vector<Work> works = PlanWork();
   if (works.empty()) return replayed;
   const Clock::Monotonic planned = clock_.Now();

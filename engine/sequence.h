@@ -74,4 +74,16 @@ struct Sequence {
   }
 };
 
+// What a sequence was about when a step began: for the log of a step that does not end.
+struct SequenceState {
+  SequenceId id;
+  std::string session_id;
+  Phase phase = Phase::kWaiting;
+  bool paused = false;
+  size_t token_count = 0;
+  uint32_t rows_left = 0;  // in kRunning
+};
+
+std::string Describe(const SequenceState& state);
+
 }  // namespace cairn

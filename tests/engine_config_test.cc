@@ -39,6 +39,8 @@ TEST(EngineConfig, RefusesWhatIsOutOfBounds) {
        "paused_max: must be in 1..3600000 ms, is 0 ms"},
       {[](auto& c) { c.watchdog_max = std::chrono::hours(2); },
        "watchdog_max: must be in 1..3600000 ms, is 7200000 ms"},
+      {[](auto& c) { c.watchdog_max = c.paused_max; },
+       "watchdog_max: must be more than paused_max, which is 10000 ms, is 10000 ms"},
   };
   for (const auto& [break_it, message] : cases) {
     EngineConfig config = Valid();

@@ -196,6 +196,7 @@ TEST_F(EngineTest, StreamsEndOnDemand) {
 
 TEST_F(EngineTest, AnIdleEngineIsHealthyHoweverStrictTheWatchdog) {
   EngineConfig config;
+  config.paused_max = std::chrono::milliseconds(10);
   config.watchdog_max = std::chrono::milliseconds(20);
   Start(config);
   for (int i = 0; i < 30; ++i) {

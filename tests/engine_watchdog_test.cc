@@ -1,4 +1,5 @@
 // The watchdog: work is waiting and no step ends. Time passes only when the test says so.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <future>
@@ -34,6 +35,7 @@ class Watchdog : public testing::Test {
     WriteTinyModel(path);
     HookedEngineOptions options{.model_path = path};
     options.config.context_length = 64;
+    options.config.paused_max = milliseconds(20);
     options.config.watchdog_max = milliseconds(40);
     options.hooks.on_pass = [this] {
       pass_began_.release();
@@ -70,8 +72,11 @@ TEST_F(Watchdog, AStepThatHangsIsNotHealthyUntilItEnds) {
   EXPECT_TRUE(engine_->Healthy());
   const auto sink = Generate(2);
   pass_began_.acquire();
+  testing::internal::CaptureStderr();
   clock_.Advance(milliseconds(41));
   EXPECT_TRUE(BecomesHealthy(false)) << "a step hangs, and nobody notices";
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("watchdog: stream 0: running, 20 rows to go; 20 tokens\n"));
   pass_may_end_.release(2);
   EXPECT_TRUE(sink->Wait().ok());
   EXPECT_TRUE(BecomesHealthy(true)) << "steps end again";

@@ -5,6 +5,7 @@
 #include <grpcpp/create_channel.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -52,6 +53,7 @@ class ServiceHarness {
     load.device_memory_bytes = options.device_memory_bytes;
     load.engine.concurrent_max = options.concurrent_max;
     load.engine.waiting_max = options.waiting_max;
+    load.engine.paused_max = std::min(load.engine.paused_max, options.watchdog_max / 2);
     load.engine.watchdog_max = options.watchdog_max;
     Result<LoadedEngine> loaded = LoadEngine(load, clock_, nullptr);
     if (!loaded.ok()) Die(loaded.status());
