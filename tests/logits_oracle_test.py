@@ -35,7 +35,7 @@ class Tolerance:
 
 
 REAL = {"exact": Tolerance(rms=2e-3, largest=0.03, divergence=5e-6, surprise=5e-4),
-        "fast": Tolerance(rms=0.12, largest=1.5, divergence=1e-2, surprise=2e-2)}
+        "fast": Tolerance(rms=0.1, largest=1.5, divergence=1e-2, surprise=3e-3)}
 # Of tiny models, beside a reference that rounds K and V too, by the type of the activations in products.
 TINY = {"float32": Tolerance(rms=1e-4, largest=2e-3, divergence=1e-8, surprise=1e-4),
         "int16": Tolerance(rms=5e-4, largest=5e-3, divergence=1e-7, surprise=2e-4),
@@ -191,7 +191,9 @@ class Test:
         if self.report:
             print(floor.line("float64 with K and V in float16"))
         for mode, name in keys:
-            self.judge(f"{mode}, {name}", found[mode, name], REAL[mode])
+            whole = self.report or name != "portable"  # else perplexity has a larger error of its own
+            tolerance = REAL[mode] if whole else dataclasses.replace(REAL[mode], surprise=1e-2)
+            self.judge(f"{mode}, {name}", found[mode, name], tolerance)
         if self.report:
             self.show_texts(by_text, keys[-2:])
 
