@@ -23,6 +23,9 @@ class Buffer {
   virtual ~Buffer() = default;
   virtual std::byte* data() = 0;
   virtual size_t size_bytes() const = 0;
+  // The first `size_bytes` will be written soon: memory that comes on its first use may come now,
+  // beside other work. A hint; does not wait.
+  virtual void WillUse(size_t /*size_bytes*/) {}
 };
 
 // A point in a stream's work, passed once everything before its Record is done.

@@ -33,6 +33,7 @@ class SlotPool {
     CHECK(buffer_->size_bytes() >= capacity * stride_bytes_);
     free_.reserve(capacity);
     for (uint32_t slot = capacity; slot > 0; --slot) free_.push_back(SlotId(slot - 1));
+    AnnounceUse(0);
   }
 
   uint32_t capacity() const { return static_cast<uint32_t>(taken_.size()); }
@@ -45,6 +46,7 @@ class SlotPool {
     const SlotId slot = free_.back();
     free_.pop_back();
     taken_[slot.value()] = true;
+    AnnounceUse((size_t{slot.value()} + 1) * stride_bytes_);
     return slot;
   }
 
@@ -61,8 +63,18 @@ class SlotPool {
   }
 
  private:
+  // Fresh slots are taken in order, so what comes next is known: this much of it.
+  static constexpr size_t kAnnouncedBytes = size_t{256} << 20;
+
+  void AnnounceUse(size_t used_bytes) {
+    if (used_bytes + kAnnouncedBytes / 2 <= announced_bytes_) return;
+    announced_bytes_ = used_bytes + kAnnouncedBytes;
+    buffer_->WillUse(announced_bytes_);
+  }
+
   std::unique_ptr<Buffer> buffer_;
   size_t stride_bytes_;
+  size_t announced_bytes_ = 0;
   std::vector<SlotId> free_;
   std::vector<bool> taken_;
 };

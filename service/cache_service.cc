@@ -21,15 +21,16 @@ class CacheServiceImpl final : public RawCacheService {
   grpc::ServerUnaryReactor* LookupPrefix(grpc::CallbackServerContext* context,
                                          const grpc::ByteBuffer* request,
                                          grpc::ByteBuffer* response) override {
-    return ServeUnary<v1::LookupPrefixRequest>(
-        parts_.intake, context, request, response,
-        [this](LookupRequest lookup, const UnaryCall& call) {
-          parts_.engine.LookupPrefix(std::move(lookup.content), std::move(lookup.cache_salt),
-                                     [call](Result<Residency> residency) {
-                                       if (!residency.ok()) return call.Fail(residency.status());
-                                       call.Succeed(PrefixToProto(*residency));
-                                     });
-        });
+    return ServeUnary<v1::LookupPrefixRequest>(parts_.intake, context, request, response,
+                                               [this](LookupRequest lookup, const UnaryCall& call) {
+                                                 parts_.engine.LookupPrefix(
+                                                     lookup.content, std::move(lookup.cache_salt),
+                                                     [call](Result<Residency> residency) {
+                                                       if (!residency.ok())
+                                                         return call.Fail(residency.status());
+                                                       call.Succeed(PrefixToProto(*residency));
+                                                     });
+                                               });
   }
 
   grpc::ServerUnaryReactor* ExplainRestore(grpc::CallbackServerContext* context,

@@ -26,9 +26,8 @@ class DecodeServiceImpl final : public RawDecodeService {
                        const grpc::ByteBuffer* request) override {
     auto generate = TakeRequest<v1::GenerateRequest>(parts_.intake, request);
     if (!generate.ok()) return RefuseStream(generate.status());
-    const TokenStreamOptions options = {
-        .pending_tokens_max = parts_.pending_tokens_max, .format = GenerateBytes, .subject = {}};
-    return StartTokenStream(parts_.engine, *context, options, [&](std::shared_ptr<TokenSink> sink) {
+    const TokenStreamOptions options = {.format = GenerateBytes, .subject = {}};
+    return StartTokenStream(parts_, *context, options, [&](std::shared_ptr<TokenSink> sink) {
       return parts_.engine.Generate(std::move(generate->value), std::move(sink));
     });
   }

@@ -117,7 +117,8 @@ int Serve(const ServerConfig& config) {
       Server::Start({.listen = *listen,
                      .message_bytes_max = static_cast<uint32_t>(config.message_bytes_max),
                      .request_memory_max = config.request_memory_bytes,
-                     .pending_tokens_max = static_cast<uint32_t>(config.stream_buffer_tokens)},
+                     .pending_tokens_max = static_cast<uint32_t>(config.stream_buffer_tokens),
+                     .stream_interval = std::chrono::milliseconds(config.stream_interval_ms)},
                     engine);
   if (!server.ok()) return Fail(server.status());
 

@@ -165,7 +165,7 @@ size_t RequestFieldsMax(uint32_t context_length) {
 
 Status ParseMessage(std::string_view bytes, size_t fields_max, google::protobuf::Message& message) {
   const Descriptor& type = *message.GetDescriptor();
-  const Status malformed = InvalidArgument("the request is not a well-formed " + type.full_name());
+  Status malformed = InvalidArgument("the request is not a well-formed " + type.full_name());
   if (bytes.size() > INT32_MAX) return malformed;
   FieldCounter counter(fields_max);
   if (!counter.Count(bytes, type)) {

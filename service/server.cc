@@ -50,15 +50,18 @@ Server::Server(Engine& engine, const ServerOptions& options)
     : engine_(engine),
       address_(options.listen),
       intake_(RequestFieldsMax(static_cast<uint32_t>(engine.model_info().context_length)),
-              options.request_memory_max) {}
+              options.request_memory_max),
+      writer_(options.stream_interval) {}
 
 Status Server::Listen(const ServerOptions& options) {
   RETURN_IF_ERROR(CheckCanListen(options.listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
-  const ServiceParts parts = {
-      .engine = engine_, .intake = intake_, .pending_tokens_max = options.pending_tokens_max};
+  const ServiceParts parts = {.engine = engine_,
+                              .intake = intake_,
+                              .writer = writer_,
+                              .pending_tokens_max = options.pending_tokens_max};
   services_.push_back(MakeSessionService(parts));
   services_.push_back(MakeDecodeService(parts));
   services_.push_back(MakeCacheService(parts));

@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "service/listen_address.h"
 #include "service/request_intake.h"
+#include "service/stream_writer.h"
 
 namespace grpc {
 class Server;
@@ -34,6 +35,8 @@ struct ServerOptions {
   uint32_t message_bytes_max = 32u << 20;    // of one request; a larger one: RESOURCE_EXHAUSTED
   uint64_t request_memory_max = 128u << 20;  // of all large requests that are being read at once
   uint32_t pending_tokens_max = 1024;        // that wait for a slow reader before its stream pauses
+  std::chrono::milliseconds stream_interval{
+      10};  // between messages of a stream, when they can wait
 };
 
 class Server {
@@ -60,7 +63,8 @@ class Server {
 
   Engine& engine_;
   ListenAddress address_;
-  RequestIntake intake_;                                  // outlives services_
+  RequestIntake intake_;  // outlives services_, as does the next
+  StreamWriter writer_;
   std::vector<std::unique_ptr<grpc::Service>> services_;  // outlive server_
   std::unique_ptr<grpc::Server> server_;
 

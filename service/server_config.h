@@ -26,6 +26,7 @@ struct ServerConfig {
   uint64_t message_bytes_max = 32u << 20;
   uint64_t request_memory_bytes = 128u << 20;  // at least message_bytes_max
   uint64_t stream_buffer_tokens = 1024;
+  uint64_t stream_interval_ms = 20;
   uint64_t drain_grace_seconds = 30;
 
   uint64_t device_memory_bytes = 0;  // 0: fits the machine

@@ -13,11 +13,13 @@ namespace cairn {
 
 class Engine;
 class RequestIntake;
+class StreamWriter;
 
 // What the services share; all of it outlives them.
 struct ServiceParts {
   Engine& engine;
   RequestIntake& intake;
+  StreamWriter& writer;
   size_t pending_tokens_max;  // that wait for a slow reader before its stream is paused
 };
 

@@ -87,10 +87,8 @@ class SessionServiceImpl final : public RawSessionService {
   ByteStream* Decode(Context* context, const Bytes* request) override {
     auto decode = TakeRequest<v1::DecodeRequest>(parts_.intake, request);
     if (!decode.ok()) return RefuseStream(decode.status());
-    const TokenStreamOptions options = {.pending_tokens_max = parts_.pending_tokens_max,
-                                        .format = DecodeBytes,
-                                        .subject = SubjectOf(decode->value)};
-    return StartTokenStream(parts_.engine, *context, options, [&](std::shared_ptr<TokenSink> sink) {
+    const TokenStreamOptions options = {.format = DecodeBytes, .subject = SubjectOf(decode->value)};
+    return StartTokenStream(parts_, *context, options, [&](std::shared_ptr<TokenSink> sink) {
       return parts_.engine.Decode(std::move(decode->value), std::move(sink));
     });
   }

@@ -6,20 +6,23 @@
 
 #include "service/pending_output.h"
 #include "service/rpc.h"
+#include "service/stream_writer.h"
 
 namespace cairn {
 namespace {
 
 class TokenStream final : public ByteStream,
                           public TokenSink,
+                          public WritableStream,
                           public std::enable_shared_from_this<TokenStream> {
  public:
-  TokenStream(Engine& engine, std::chrono::system_clock::time_point deadline,
+  TokenStream(const ServiceParts& parts, std::chrono::system_clock::time_point deadline,
               TokenStreamOptions options)
-      : engine_(engine),
+      : engine_(parts.engine),
+        writer_(parts.writer),
         deadline_(deadline),
         options_(std::move(options)),
-        pending_(options_.pending_tokens_max) {}
+        pending_(parts.pending_tokens_max) {}
 
   void Start(const StreamSubmit& submit) {
     self_ = shared_from_this();
@@ -40,22 +43,36 @@ class TokenStream final : public ByteStream,
   // From the engine.
   bool OnTokens(StreamUpdate update) override {
     bool full = false;
+    WriterCall call = WriterCall::kNone;
     {
       std::lock_guard lock(mutex_);
       pending_.Add(std::move(update));
       // What is about to be written is not in the way.
       full = writing_ && pending_.full();
       if (full) paused_ = true;
+      call = DecideCall(!wrote_ || pending_.full());
     }
-    Advance();
+    CallWriter(call);
     return !full;
   }
 
   void OnEnd(StreamEnd end) override {
+    WriterCall call = WriterCall::kNone;
     {
       std::lock_guard lock(mutex_);
       CHECK(!end_);
       end_ = std::move(end);
+      call = DecideCall(true);
+    }
+    CallWriter(call);
+  }
+
+  // From the writer.
+  void Write() override {
+    {
+      std::lock_guard lock(mutex_);
+      posted_ = false;
+      urgent_ = false;
     }
     Advance();
   }
@@ -76,6 +93,32 @@ class TokenStream final : public ByteStream,
 
  private:
   enum class Action { kNone, kWrite, kWriteLast, kFinish };
+
+  enum class WriterCall { kNone, kPost, kPostUrgent, kHurry };
+
+  // What the writer is to be told, under the lock. A write that is under way sees to the rest.
+  WriterCall DecideCall(bool urgent) {
+    if (writing_) return WriterCall::kNone;
+    const bool was_posted = std::exchange(posted_, true);
+    const bool was_urgent = urgent_;
+    urgent_ |= urgent;
+    if (!was_posted) return urgent ? WriterCall::kPostUrgent : WriterCall::kPost;
+    return urgent && !was_urgent ? WriterCall::kHurry : WriterCall::kNone;
+  }
+
+  void CallWriter(WriterCall call) {
+    switch (call) {
+      case WriterCall::kNone:
+        break;
+      case WriterCall::kPost:
+      case WriterCall::kPostUrgent:
+        writer_.Post(shared_from_this(), call == WriterCall::kPostUrgent);
+        break;
+      case WriterCall::kHurry:
+        writer_.Hurry();
+        break;
+    }
+  }
 
   Status WhyCancelled() const {
     if (std::chrono::system_clock::now() >= deadline_) {
@@ -110,6 +153,7 @@ class TokenStream final : public ByteStream,
     }
     if (pending_.empty() || cancelled_) return Action::kNone;
     writing_ = true;
+    wrote_ = true;
     message_ = options_.format(pending_.Take(), nullptr);
     if (std::exchange(paused_, false) && !end_) {
       resume = stream_.has_value();
@@ -143,6 +187,7 @@ class TokenStream final : public ByteStream,
   }
 
   Engine& engine_;
+  StreamWriter& writer_;
   const std::chrono::system_clock::time_point deadline_;
   const TokenStreamOptions options_;
   std::shared_ptr<TokenStream> self_;  // from Start to OnDone
@@ -155,6 +200,9 @@ class TokenStream final : public ByteStream,
   std::optional<StreamId> stream_;
   std::optional<StreamEnd> end_;  // does not change once set
   bool writing_ = false;
+  bool wrote_ = false;          // a message, so that the client knows that it has begun
+  bool posted_ = false;         // to the writer, which has not come by
+  bool urgent_ = false;         // and is to come at once
   bool paused_ = false;         // the engine was told that the sink is full
   bool resume_wanted_ = false;  // until the stream has a name
   bool cancelled_ = false;
@@ -215,9 +263,9 @@ class RefusedStream final : public ByteStream {
 
 }  // namespace
 
-ByteStream* StartTokenStream(Engine& engine, const grpc::CallbackServerContext& context,
+ByteStream* StartTokenStream(const ServiceParts& parts, const grpc::CallbackServerContext& context,
                              TokenStreamOptions options, const StreamSubmit& submit) {
-  auto stream = std::make_shared<TokenStream>(engine, context.deadline(), std::move(options));
+  auto stream = std::make_shared<TokenStream>(parts, context.deadline(), std::move(options));
   stream->Start(submit);
   return stream.get();  // gRPC's until OnDone
 }

@@ -4,7 +4,8 @@
 //
 //   open --[OnEnd, once nothing is being written]--> finished --[OnDone]--> released
 //
-// (1) At most one write is under way; what comes meanwhile is merged into the next message.
+// (1) At most one write is under way; what comes meanwhile is merged into the next message. What
+//     the engine has said is written by the StreamWriter's thread, or by gRPC's after a write.
 // (2) Over its bound, the stream tells the engine to pause; once all that waited is on its way, to
 //     go on. So at most twice the bound is held for a reader that does not read.
 // (3) Cancellation, a passed deadline and a dead peer all end it in the engine, within one step;
@@ -25,6 +26,7 @@
 #include "engine/api.h"
 #include "engine/engine.h"
 #include "service/error_details.h"
+#include "service/services.h"
 #include "service/wire.h"
 
 namespace cairn {
@@ -37,13 +39,12 @@ using StreamFormat = grpc::ByteBuffer (*)(StreamUpdate update, const StreamEnd* 
 using StreamSubmit = std::function<StreamId(std::shared_ptr<TokenSink>)>;
 
 struct TokenStreamOptions {
-  size_t pending_tokens_max;
   StreamFormat format;
   ErrorSubject subject;
 };
 
-// The reactor of one call that streams what `submit` starts. `engine` outlives the call.
-ByteStream* StartTokenStream(Engine& engine, const grpc::CallbackServerContext& context,
+// The reactor of one call that streams what `submit` starts. `parts` outlive the call.
+ByteStream* StartTokenStream(const ServiceParts& parts, const grpc::CallbackServerContext& context,
                              TokenStreamOptions options, const StreamSubmit& submit);
 
 // The reactor of one call that reads a session's tokens back, some thousand a message.

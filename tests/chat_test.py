@@ -112,7 +112,8 @@ class Cable:
 class ChatTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(sys.argv[1], sys.argv[3], "--device-memory", "512MiB").__enter__()
+        cls.server = Server(sys.argv[1], sys.argv[3], "--device-memory", "512MiB",
+                            "--stream-interval", "0").__enter__()  # a message a token: one can be cut off
         cls.ctl = Client(sys.argv[2], cls.server.address)
 
     @classmethod

@@ -122,7 +122,7 @@ def check_streams_let_their_requests_go(server, channel):
 
 def main():
     cairnd, model = sys.argv[1:]
-    with Server(cairnd, model, "--device-memory", "256MiB", "--log-level", "error") as server:
+    with Server(cairnd, model, "--device-memory", "16MiB", "--log-level", "error") as server:
         with grpc.insecure_channel(server.address, OPTIONS) as channel:
             channel.unary_unary("/cairn.v1.ModelService/GetModel")(b"")
             before = memory(server, "VmRSS")

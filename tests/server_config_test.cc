@@ -59,6 +59,8 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
                                           "3MiB",
                                           "--stream-buffer",
                                           "7",
+                                          "--stream-interval",
+                                          "8",
                                           "--drain-grace",
                                           "3",
                                           "--device-memory",
@@ -85,6 +87,7 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
   EXPECT_EQ(config.message_bytes_max, 1'048'576u);
   EXPECT_EQ(config.request_memory_bytes, 3u << 20);
   EXPECT_EQ(config.stream_buffer_tokens, 7u);
+  EXPECT_EQ(config.stream_interval_ms, 8u);
   EXPECT_EQ(config.drain_grace_seconds, 3u);
   EXPECT_EQ(config.device_memory_bytes, 2'147'483'648u);
   EXPECT_EQ(config.threads, 5u);
@@ -100,7 +103,7 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
   const Status status = ReadConfigText(
       "model: 'm.gguf' compute: 'fast' context_length: 16384 instruction_set: 'baseline'\n"
       "listen: '0.0.0.0:1' message_bytes_max: 1048576 request_memory_bytes: 3145728 "
-      "stream_buffer_tokens: 7\n"
+      "stream_buffer_tokens: 7 stream_interval_ms: 8\n"
       "drain_grace_seconds: 3 device_memory_bytes: 2147483648 threads: 5 max_concurrent: 6\n"
       "prefill_chunk_tokens: 512 max_tokens_default: 9 log_level: 'error' trace_file: 't.json'",
       "cairn.conf", config);
@@ -113,6 +116,7 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
   EXPECT_EQ(config.message_bytes_max, 1'048'576u);
   EXPECT_EQ(config.request_memory_bytes, 3u << 20);
   EXPECT_EQ(config.stream_buffer_tokens, 7u);
+  EXPECT_EQ(config.stream_interval_ms, 8u);
   EXPECT_EQ(config.drain_grace_seconds, 3u);
   EXPECT_EQ(config.device_memory_bytes, 2'147'483'648u);
   EXPECT_EQ(config.threads, 5u);

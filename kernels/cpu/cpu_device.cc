@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/host_memory.h"
+#include "kernels/cpu/page_fetcher.h"
 
 namespace cairn {
 namespace {
@@ -24,11 +26,16 @@ class CpuBuffer final : public Buffer {
 
   std::byte* data() override { return memory_.bytes().data(); }
   size_t size_bytes() const override { return size_bytes_; }
+  void WillUse(size_t size_bytes) override {
+    if (!fetcher_.has_value()) fetcher_.emplace(memory_.bytes());
+    fetcher_->FetchTo(size_bytes);
+  }
 
  private:
   HostMemory memory_;
   const size_t size_bytes_;
   std::atomic<uint64_t>& allocated_bytes_;  // the device's count
+  std::optional<PageFetcher> fetcher_;      // ends before the memory
 };
 
 class CpuEvent final : public Event {
