@@ -1,3 +1,4 @@
+#include <functional>
 #include <utility>
 
 #include "cairn/v1/session_service.grpc.pb.h"
@@ -105,9 +106,9 @@ class SessionServiceImpl final : public RawSessionService {
   Unary* Ask(Context* context, const Bytes* bytes, Bytes* response,
              void (Engine::*method)(Request, Reply<T>)) {
     return ServeUnary<Message>(parts_.intake, context, bytes, response,
-                               [this, method](Request request, UnaryCall call) {
+                               [&engine = parts_.engine, method](Request request, UnaryCall call) {
                                  call.Concerns(SubjectOf(request));
-                                 (parts_.engine.*method)(std::move(request), call.ToReply<T>());
+                                 std::invoke(method, engine, std::move(request), call.ToReply<T>());
                                });
   }
 
