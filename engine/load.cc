@@ -104,7 +104,7 @@ std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& d
                 Grouped(info.bytes_per_token).c_str(), info.layer_count, info.kv_head_count,
                 info.head_dim, info.kv_type.c_str());
   lines.push_back(line);
-  std::snprintf(line, sizeof line, "device   %s tokens in %s blocks of %d, %.0f MiB",
+  std::snprintf(line, sizeof line, "device   %s tokens in %s blocks of %d, up to %.0f MiB",
                 Grouped(blocks * info.block_tokens).c_str(), Grouped(blocks).c_str(),
                 info.block_tokens, double(blocks) * info.bytes_per_block / kMiB);
   lines.push_back(line);

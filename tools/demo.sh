@@ -9,6 +9,7 @@ mkfifo "$work/pipe"
 server=
 trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null || true; fi; rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
+trap 'exit 141' PIPE  # nobody reads any more
 
 say() {
   if [ -t 1 ]; then printf '\n\033[1m%s\033[0m\n' "$*"; else printf '\n%s\n' "$*"; fi

@@ -17,13 +17,12 @@ std::string TextOrStdin(const std::string& text) {
   return std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
 
-// Splits "KEY<separator>VALUE".
+// Splits a pair at the character that separates the words of `form`, as in "KEY=VALUE".
 std::pair<std::string, std::string> Split(const std::string& flag, const std::string& pair,
-                                          char separator) {
-  const size_t at = pair.find(separator);
+                                          const std::string& form) {
+  const size_t at = pair.find(form[form.find_first_of(":=")]);
   if (at == std::string::npos || at == 0) {
-    throw CLI::ValidationError(flag,
-                               "expected KEY" + std::string(1, separator) + "VALUE, got " + pair);
+    throw CLI::ValidationError(flag, "expected " + form + ", got " + pair);
   }
   return {pair.substr(0, at), pair.substr(at + 1)};
 }
@@ -61,7 +60,7 @@ v1::Content ContentOf(const ContentFlags& flags) {
     throw CLI::ValidationError("content", "give text, messages or tokens, not several");
   if (!flags.text.empty()) content.set_text(TextOrStdin(flags.text));
   for (const std::string& message : flags.messages) {
-    const auto [role, text] = Split("--message", message, ':');
+    const auto [role, text] = Split("--message", message, "ROLE:TEXT");
     v1::ChatMessage& added = *content.mutable_chat()->add_messages();
     added.set_role(role);
     added.set_content(TextOrStdin(text));
@@ -129,7 +128,7 @@ void AddSamplingFlags(CLI::App& command, v1::SamplingParams& sampling) {
           "--logit-bias",
           [&sampling](const std::vector<std::string>& pairs) {
             for (const std::string& pair : pairs) {
-              const auto [id, bias] = Split("--logit-bias", pair, '=');
+              const auto [id, bias] = Split("--logit-bias", pair, "ID=BIAS");
               (*sampling.mutable_logit_bias())[std::strtoul(id.c_str(), nullptr, 10)] =
                   std::strtof(bias.c_str(), nullptr);
             }
@@ -195,7 +194,7 @@ void AddSettingFlags(CLI::App& command, v1::Session& session, std::vector<std::s
           "--annotation",
           [&](const std::vector<std::string>& pairs) {
             for (const std::string& pair : pairs) {
-              const auto [key, value] = Split("--annotation", pair, '=');
+              const auto [key, value] = Split("--annotation", pair, "KEY=VALUE");
               (*session.mutable_annotations())[key] = value;
             }
             given.push_back("annotations");
