@@ -184,7 +184,7 @@ class CairnctlTest(unittest.TestCase):
         for arguments, words in [(["session", "create", "a", "--ttl", "5x"], "90s, 15m, 2h, 7d or never"),
                                  (["session", "update", "a", "--expire-time", "soon"], "2030-01-31T12:00:00Z"),
                                  (["generate", "a", "--tokens", "1"], "not several"),
-                                 (["generate", "-m", "no role"], "KEY:VALUE"),
+                                 (["generate", "-m", "no role"], "ROLE:TEXT"),
                                  (["session", "suspend", "a", "--tier", "moon"], "moon"),
                                  (["frobnicate"], "there is no frobnicate"),
                                  (["session", "frobnicate"], "there is no frobnicate"),
