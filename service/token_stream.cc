@@ -42,29 +42,20 @@ class TokenStream final : public ByteStream,
 
   // From the engine.
   bool OnTokens(StreamUpdate update) override {
-    bool full = false;
-    WriterCall call = WriterCall::kNone;
-    {
-      std::lock_guard lock(mutex_);
-      pending_.Add(std::move(update));
-      // What is about to be written is not in the way.
-      full = writing_ && pending_.full();
-      if (full) paused_ = true;
-      call = DecideCall(!wrote_ || pending_.full());
-    }
-    CallWriter(call);
+    std::lock_guard lock(mutex_);
+    pending_.Add(std::move(update));
+    // What is about to be written is not in the way.
+    const bool full = writing_ && pending_.full();
+    if (full) paused_ = true;
+    CallWriter(!wrote_ || pending_.full());
     return !full;
   }
 
   void OnEnd(StreamEnd end) override {
-    WriterCall call = WriterCall::kNone;
-    {
-      std::lock_guard lock(mutex_);
-      CHECK(!end_);
-      end_ = std::move(end);
-      call = DecideCall(true);
-    }
-    CallWriter(call);
+    std::lock_guard lock(mutex_);
+    CHECK(!end_);
+    end_ = std::move(end);
+    CallWriter(true);
   }
 
   // From the writer.
@@ -94,30 +85,16 @@ class TokenStream final : public ByteStream,
  private:
   enum class Action { kNone, kWrite, kWriteLast, kFinish };
 
-  enum class WriterCall { kNone, kPost, kPostUrgent, kHurry };
-
-  // What the writer is to be told, under the lock. A write that is under way sees to the rest.
-  WriterCall DecideCall(bool urgent) {
-    if (writing_) return WriterCall::kNone;
-    const bool was_posted = std::exchange(posted_, true);
-    const bool was_urgent = urgent_;
-    urgent_ |= urgent;
-    if (!was_posted) return urgent ? WriterCall::kPostUrgent : WriterCall::kPost;
-    return urgent && !was_urgent ? WriterCall::kHurry : WriterCall::kNone;
-  }
-
-  void CallWriter(WriterCall call) {
-    switch (call) {
-      case WriterCall::kNone:
-        break;
-      case WriterCall::kPost:
-      case WriterCall::kPostUrgent:
-        writer_.Post(shared_from_this(), call == WriterCall::kPostUrgent);
-        break;
-      case WriterCall::kHurry:
-        writer_.Hurry();
-        break;
+  // Has the writer come by; under the lock, which the writer never waits for with its own. A write
+  // that is under way sees to the rest.
+  void CallWriter(bool urgent) {
+    if (writing_) return;
+    if (!std::exchange(posted_, true)) {
+      writer_.Post(shared_from_this(), urgent);
+    } else if (urgent && !urgent_) {
+      writer_.Hurry();
     }
+    urgent_ |= urgent;
   }
 
   Status WhyCancelled() const {

@@ -206,4 +206,21 @@ StreamOutcome ReadAll(std::unique_ptr<grpc::ClientReader<Response>> stream) {
   return outcome;
 }
 
+inline constexpr uint32_t kForever = 150'000;  // tokens that take longer than any test waits
+
+inline ServiceOptions LongContext() {
+  ServiceOptions options;
+  options.model.context_length = 200'000;
+  options.device_memory_bytes = 128u << 20;
+  return options;
+}
+
+inline v1::GenerateRequest Request(const std::string& text, uint32_t max_tokens) {
+  v1::GenerateRequest request;
+  request.mutable_content()->set_text(text);
+  request.set_max_tokens(max_tokens);
+  SetGreedy(*request.mutable_sampling());
+  return request;
+}
+
 }  // namespace cairn

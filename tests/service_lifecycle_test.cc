@@ -16,23 +16,6 @@ namespace {
 using grpc::StatusCode;
 using std::chrono::milliseconds;
 
-constexpr uint32_t kForever = 150'000;  // tokens that take longer than any test waits
-
-ServiceOptions LongContext() {
-  ServiceOptions options;
-  options.model.context_length = 200'000;
-  options.device_memory_bytes = 128u << 20;
-  return options;
-}
-
-v1::GenerateRequest Request(const std::string& text, uint32_t max_tokens) {
-  v1::GenerateRequest request;
-  request.mutable_content()->set_text(text);
-  request.set_max_tokens(max_tokens);
-  SetGreedy(*request.mutable_sampling());
-  return request;
-}
-
 enum class Health { kServing, kNotServing, kUnknown };
 
 // grpc.health.v1.Health/Check, in bytes: both messages have one field.

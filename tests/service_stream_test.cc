@@ -13,23 +13,6 @@ using grpc::StatusCode;
 using std::chrono::milliseconds;
 using testing::SizeIs;
 
-constexpr uint32_t kForever = 150'000;  // tokens that take longer than any test waits
-
-ServiceOptions LongContext() {
-  ServiceOptions options;
-  options.model.context_length = 200'000;
-  options.device_memory_bytes = 128u << 20;
-  return options;
-}
-
-v1::GenerateRequest Request(const std::string& text, uint32_t max_tokens) {
-  v1::GenerateRequest request;
-  request.mutable_content()->set_text(text);
-  request.set_max_tokens(max_tokens);
-  SetGreedy(*request.mutable_sampling());
-  return request;
-}
-
 StreamOutcome Generate(ServiceHarness& harness, const v1::GenerateRequest& request) {
   grpc::ClientContext context;
   return ReadAll(harness.decoder().Generate(&context, request));

@@ -32,8 +32,6 @@ AVX512_INLINE __m512 Pinned(__m512 value) {
 AVX512_INLINE __m512i LoadInt512(const std::byte* from) { return _mm512_loadu_si512(from); }
 AVX512_INLINE __m512 LoadFloats512(const std::byte* from) { return _mm512_loadu_ps(from); }
 AVX512_INLINE __m512 LoadHalves512(const std::byte* from) { return _mm512_cvtph_ps(LoadInt(from)); }
-AVX512_INLINE void StoreInt512(std::byte* to, __m512i value) { _mm512_storeu_si512(to, value); }
-AVX512_INLINE void StoreFloats512(std::byte* to, __m512 value) { _mm512_storeu_ps(to, value); }
 
 // The four bytes at `from` in every lane.
 AVX512_INLINE __m512i Broadcast32Wide(const void* from) {
