@@ -1,0 +1,188 @@
+// The durable store on RocksDB: an ordinary database with a write-ahead log. A store that has
+// failed is closed and opened again, which replays the log as after a crash: one way back for every
+// kind of failure, and the one that every start takes. While that fails for want of room or of
+// permission, the database is open for reading only.
+#include <rocksdb/db.h>
+#include <rocksdb/merge_operator.h>
+#include <rocksdb/options.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <utility>
+
+#include "base/check.h"
+#include "offload/durable_store.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::chrono::milliseconds kMendPeriod{500};
+constexpr size_t kMemtableBytes = 16u << 20;  // about what a start has to replay
+constexpr size_t kInfoLogBytes = 1u << 20;
+
+// Appends operands to a value.
+class AppendOperator final : public rocksdb::MergeOperator {
+ public:
+  const char* Name() const override { return "cairn.append"; }
+
+  bool FullMergeV2(const MergeOperationInput& in, MergeOperationOutput* out) const override {
+    out->new_value.clear();
+    if (in.existing_value != nullptr) {
+      out->new_value.append(in.existing_value->data(), in.existing_value->size());
+    }
+    for (const rocksdb::Slice& operand : in.operand_list) {
+      out->new_value.append(operand.data(), operand.size());
+    }
+    return true;
+  }
+
+  bool PartialMergeMulti(const rocksdb::Slice&, const std::deque<rocksdb::Slice>& operands,
+                         std::string* merged, rocksdb::Logger*) const override {
+    merged->clear();
+    for (const rocksdb::Slice& operand : operands) merged->append(operand.data(), operand.size());
+    return true;
+  }
+};
+
+rocksdb::Options MakeOptions() {
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.merge_operator = std::make_shared<AppendOperator>();
+  // Values carry checks of their own, and a flipped bit of a compressed block would take all of it.
+  options.compression = rocksdb::kNoCompression;
+  options.write_buffer_size = kMemtableBytes;
+  // After a loss of power the end of the log is what happened to reach the device. Replaying it up
+  // to the first gap gives everything that was synced, and nothing out of order.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  options.max_log_file_size = kInfoLogBytes;
+  options.keep_log_file_num = 2;
+  options.stats_dump_period_sec = 0;
+  options.stats_persist_period_sec = 0;
+  return options;
+}
+
+rocksdb::WriteBatch ToWriteBatch(const DurableBatch& batch) {
+  rocksdb::WriteBatch writes(batch.bytes() + 32 * batch.changes().size());
+  for (const DurableBatch::Change& change : batch.changes()) {
+    rocksdb::Status added;
+    switch (change.kind) {
+      case DurableBatch::Kind::kPut:
+        added = writes.Put(change.key, change.value);
+        break;
+      case DurableBatch::Kind::kAppend:
+        added = writes.Merge(change.key, change.value);
+        break;
+      case DurableBatch::Kind::kDelete:
+        added = writes.Delete(change.key);
+        break;
+      case DurableBatch::Kind::kDeleteRange:
+        added = writes.DeleteRange(change.key, change.value);
+        break;
+    }
+    CHECK(added.ok());
+  }
+  return writes;
+}
+
+class RocksDbDurableStore final : public DurableStore {
+ public:
+  RocksDbDurableStore(std::string path, const Clock& clock)
+      : path_(std::move(path)), clock_(clock) {}
+
+  Status Open() {
+    const std::lock_guard lock(mutex_);
+    return OpenDatabase();
+  }
+
+  Status Commit(const DurableBatch& batch, CommitSync sync) override {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.ok()) {
+      if (clock_.Now() < mend_at_) return failure_;
+      if (!writable_) RETURN_IF_ERROR(Mend());
+      failure_ = Status();
+    }
+    rocksdb::WriteOptions options;
+    options.sync = sync == CommitSync::kDevice;
+    rocksdb::WriteBatch writes = ToWriteBatch(batch);
+    const rocksdb::Status written = database_->Write(options, &writes);
+    if (written.ok()) return Status();
+    // What was written of the batch is decided now, by opening the database anew: after this,
+    // Scan shows what the next commit builds on. The commit itself has failed in any case.
+    const Status why = Translate(written);
+    (void)Mend();
+    return Fail(why);
+  }
+
+  Status Scan(std::string_view prefix, const Visitor& visit) const override {
+    const std::lock_guard lock(mutex_);
+    if (database_ == nullptr) return failure_;
+    rocksdb::ReadOptions options;
+    options.verify_checksums = false;  // what lies there is shown; who reads it checks it
+    options.fill_cache = false;
+    const std::unique_ptr<rocksdb::Iterator> at(database_->NewIterator(options));
+    for (at->Seek(rocksdb::Slice(prefix.data(), prefix.size())); at->Valid(); at->Next()) {
+      const std::string_view key = at->key().ToStringView();
+      if (!key.starts_with(prefix)) break;
+      visit(key, at->value().ToStringView());
+    }
+    return at->status().ok() ? Status() : Translate(at->status());
+  }
+
+ private:
+  Status Translate(const rocksdb::Status& status) const {
+    const std::string text = path_ + ": " + status.ToString();
+    const bool full = status.IsNoSpace() || status.subcode() == rocksdb::Status::kSpaceLimit;
+    Status translated = full ? ResourceExhausted("the disk is full: " + text) : Unavailable(text);
+    return std::move(translated).WithRetryAfter(kMendPeriod);
+  }
+
+  // Commits fail with `why` until it is time to mend the store.
+  Status Fail(const Status& why) {
+    failure_ = why;
+    mend_at_ = clock_.Now() + kMendPeriod;
+    return failure_;
+  }
+
+  // Opens the database anew, if only for reading.
+  Status Mend() {
+    database_.reset();
+    writable_ = false;
+    const Status opened = OpenDatabase();
+    if (opened.ok()) return Status();
+    rocksdb::DB* readable = nullptr;
+    if (rocksdb::DB::OpenForReadOnly(MakeOptions(), path_, &readable).ok()) {
+      database_.reset(readable);
+    }
+    return Fail(opened);
+  }
+
+  Status OpenDatabase() {
+    rocksdb::DB* opened = nullptr;
+    const rocksdb::Status status = rocksdb::DB::Open(MakeOptions(), path_, &opened);
+    if (!status.ok()) return Translate(status);
+    database_.reset(opened);
+    writable_ = true;
+    return Status();
+  }
+
+  const std::string path_;
+  const Clock& clock_;
+  mutable std::mutex mutex_;  // of all below
+  std::unique_ptr<rocksdb::DB> database_;
+  bool writable_ = false;
+  Status failure_;  // ok, or commits fail with it before mend_at_
+  Clock::Monotonic mend_at_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<DurableStore>> OpenDurableStore(const std::string& path,
+                                                       const Clock& clock) {
+  auto store = std::make_unique<RocksDbDurableStore>(path, clock);
+  RETURN_IF_ERROR(store->Open());
+  return std::unique_ptr<DurableStore>(std::move(store));
+}
+
+}  // namespace cairn
