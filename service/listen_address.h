@@ -16,11 +16,11 @@ struct ListenAddress {
   std::string ToString() const;  // "127.0.0.1:50051", "[::1]:50051"
 };
 
-// kInvalidArgument naming --listen.
-Result<ListenAddress> ParseListenAddress(const std::string& text);
+// kInvalidArgument naming `flag`.
+Result<ListenAddress> ParseListenAddress(const std::string& flag, const std::string& text);
 
 // Whether the address can be bound now: the reason in the system's words if not (port in use, no
-// such address, no permission). gRPC itself does not say.
-Status CheckCanListen(const ListenAddress& address);
+// such address, no permission), behind `flag`. gRPC itself does not say.
+Status CheckCanListen(const std::string& flag, const ListenAddress& address);
 
 }  // namespace cairn

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -59,6 +60,21 @@ Result<LoadOptions> ToLoadOptions(const ServerConfig& config) {
   return options;
 }
 
+struct Addresses {
+  ListenAddress listen;
+  std::optional<ListenAddress> health_listen;
+};
+
+Result<Addresses> ToAddresses(const ServerConfig& config) {
+  Addresses addresses;
+  ASSIGN_OR_RETURN(addresses.listen, ParseListenAddress("--listen", config.listen));
+  if (!config.health_listen.empty()) {
+    ASSIGN_OR_RETURN(addresses.health_listen,
+                     ParseListenAddress("--health-listen", config.health_listen));
+  }
+  return addresses;
+}
+
 // For models that take long: how far it is, every two seconds.
 void ShowProgress(double share) {
   using Clock = std::chrono::steady_clock;
@@ -103,8 +119,8 @@ int Serve(const ServerConfig& config) {
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 
-  const Result<ListenAddress> listen = ParseListenAddress(config.listen);
-  if (!listen.ok()) return Fail(listen.status());
+  const Result<Addresses> addresses = ToAddresses(config);
+  if (!addresses.ok()) return Fail(addresses.status());
   const Result<LoadOptions> options = ToLoadOptions(config);
   if (!options.ok()) return Fail(options.status());
   const SystemClock clock;
@@ -114,7 +130,8 @@ int Serve(const ServerConfig& config) {
 
   Engine engine(std::move(loaded->parts), loaded->config, clock);
   Result<std::unique_ptr<Server>> server =
-      Server::Start({.listen = *listen,
+      Server::Start({.listen = addresses->listen,
+                     .health_listen = addresses->health_listen,
                      .message_bytes_max = static_cast<uint32_t>(config.message_bytes_max),
                      .request_memory_max = config.request_memory_bytes,
                      .pending_tokens_max = static_cast<uint32_t>(config.stream_buffer_tokens),
@@ -123,6 +140,9 @@ int Serve(const ServerConfig& config) {
   if (!server.ok()) return Fail(server.status());
 
   for (const std::string& line : loaded->summary) std::printf("%s\n", line.c_str());
+  if (addresses->health_listen) {
+    std::printf("health on %s\n", (*server)->health_address().c_str());
+  }
   std::printf("listening on %s\n", (*server)->address().c_str());
   std::fflush(stdout);
 

@@ -54,7 +54,7 @@ Server::Server(Engine& engine, const ServerOptions& options)
       writer_(options.stream_interval) {}
 
 Status Server::Listen(const ServerOptions& options) {
-  RETURN_IF_ERROR(CheckCanListen(options.listen));
+  RETURN_IF_ERROR(CheckCanListen("--listen", options.listen));
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
@@ -83,6 +83,9 @@ Status Server::Listen(const ServerOptions& options) {
     return Unavailable("--listen: cannot listen on " + options.listen.ToString());
   }
   address_.port = static_cast<uint16_t>(port);
+  if (options.health_listen) {
+    ASSIGN_OR_RETURN(health_port_, HealthPort::Start(*options.health_listen));
+  }
   PublishHealth();
   health_watcher_ = std::thread([this] { WatchHealth(); });
   return Status();
@@ -144,8 +147,12 @@ void Server::PublishHealth() {
     if (draining_) is_ready = false;
   }
   grpc::HealthCheckServiceInterface& health = *server_->GetHealthCheckService();
-  for (const char* name : kReadinessNames) health.SetServingStatus(name, is_ready);
-  health.SetServingStatus("liveness", is_live);
+  const auto publish = [&](const char* name, bool is_serving) {
+    health.SetServingStatus(name, is_serving);
+    if (health_port_) health_port_->Set(name, is_serving);
+  };
+  for (const char* name : kReadinessNames) publish(name, is_ready);
+  publish("liveness", is_live);
 }
 
 void Server::WatchHealth() {

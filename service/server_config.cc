@@ -71,6 +71,9 @@ const std::vector<Setting>& Settings() {
 
       {"--listen", "listen", "Network", "HOST:PORT", "address to serve on; port 0: any free one",
        TextSetting{&C::listen}},
+      {"--health-listen", "health_listen", "Network", "HOST:PORT",
+       "a second port, always in plaintext, that serves grpc.health.v1 alone; none when absent",
+       TextSetting{&C::health_listen}},
       {"--message-size-max", "message_bytes_max", "Network", "SIZE", "largest request",
        NumberSetting{&C::message_bytes_max, 64u << 10, 1u << 30, nullptr, Unit::kBytes}},
       {"--request-memory", "request_memory_bytes", "Network", "SIZE",

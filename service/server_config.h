@@ -23,6 +23,7 @@ struct ServerConfig {
   std::string instruction_set;    // empty: the best that the machine has
 
   std::string listen = "127.0.0.1:50051";
+  std::string health_listen;  // empty: no second port
   uint64_t message_bytes_max = 32u << 20;
   uint64_t request_memory_bytes = 128u << 20;  // at least message_bytes_max
   uint64_t stream_buffer_tokens = 1024;

@@ -35,6 +35,7 @@ def check_configuration(cairnd, model, scratch):
     expect_refusal(cairnd, "--threads", "many", says=["--threads", "many"])
     expect_refusal(cairnd, "--max-concurrent", 0, says=["--max-concurrent", "1..1024", "0"])
     expect_refusal(cairnd, "--listen", "nowhere", says=["--listen", "HOST:PORT", "nowhere"])
+    expect_refusal(cairnd, "--health-listen", "nowhere", says=["--health-listen", "HOST:PORT", "nowhere"])
     expect_refusal(cairnd, "--model", model, "--instruction-set", "z80", says=["instruction", "z80"])
     config = scratch / "cairn.conf"
     config.write_text("threads: 2\nthraeds: 2\n")

@@ -57,6 +57,8 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
                                           "1MiB",
                                           "--request-memory",
                                           "3MiB",
+                                          "--health-listen",
+                                          "[::]:2",
                                           "--stream-buffer",
                                           "7",
                                           "--stream-interval",
@@ -84,6 +86,7 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
   EXPECT_EQ(config.context_length, 16384u);
   EXPECT_EQ(config.instruction_set, "baseline");
   EXPECT_EQ(config.listen, "0.0.0.0:1");
+  EXPECT_EQ(config.health_listen, "[::]:2");
   EXPECT_EQ(config.message_bytes_max, 1'048'576u);
   EXPECT_EQ(config.request_memory_bytes, 3u << 20);
   EXPECT_EQ(config.stream_buffer_tokens, 7u);
@@ -102,7 +105,8 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
   ServerConfig config;
   const Status status = ReadConfigText(
       "model: 'm.gguf' compute: 'fast' context_length: 16384 instruction_set: 'baseline'\n"
-      "listen: '0.0.0.0:1' message_bytes_max: 1048576 request_memory_bytes: 3145728 "
+      "listen: '0.0.0.0:1' health_listen: '[::]:2' message_bytes_max: 1048576 "
+      "request_memory_bytes: 3145728 "
       "stream_buffer_tokens: 7 stream_interval_ms: 8\n"
       "drain_grace_seconds: 3 device_memory_bytes: 2147483648 threads: 5 max_concurrent: 6\n"
       "prefill_chunk_tokens: 512 max_tokens_default: 9 log_level: 'error' trace_file: 't.json'",
@@ -113,6 +117,7 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
   EXPECT_EQ(config.context_length, 16384u);
   EXPECT_EQ(config.instruction_set, "baseline");
   EXPECT_EQ(config.listen, "0.0.0.0:1");
+  EXPECT_EQ(config.health_listen, "[::]:2");
   EXPECT_EQ(config.message_bytes_max, 1'048'576u);
   EXPECT_EQ(config.request_memory_bytes, 3u << 20);
   EXPECT_EQ(config.stream_buffer_tokens, 7u);
@@ -211,6 +216,7 @@ TEST(ServerConfig, HelpGroupsEveryFlagAndVersionIsOneLine) {
                            "Observability:",
                            "--model",
                            "--listen",
+                           "--health-listen",
                            "--threads",
                            "--device-memory",
                            "--max-concurrent",
@@ -247,16 +253,16 @@ TEST(ParseSize, TakesBytesAndBinaryUnits) {
 }
 
 TEST(ListenAddress, TakesNamesAddressesAndPorts) {
-  EXPECT_EQ(ParseListenAddress("127.0.0.1:50051")->port, 50051);
-  EXPECT_EQ(ParseListenAddress("localhost:0")->host, "localhost");
-  EXPECT_EQ(ParseListenAddress("[::1]:80")->host, "::1");
-  EXPECT_EQ(ParseListenAddress("[::1]:80")->ToString(), "[::1]:80");
-  EXPECT_EQ(ParseListenAddress("0.0.0.0:65535")->ToString(), "0.0.0.0:65535");
+  EXPECT_EQ(ParseListenAddress("--listen", "127.0.0.1:50051")->port, 50051);
+  EXPECT_EQ(ParseListenAddress("--listen", "localhost:0")->host, "localhost");
+  EXPECT_EQ(ParseListenAddress("--listen", "[::1]:80")->host, "::1");
+  EXPECT_EQ(ParseListenAddress("--listen", "[::1]:80")->ToString(), "[::1]:80");
+  EXPECT_EQ(ParseListenAddress("--listen", "0.0.0.0:65535")->ToString(), "0.0.0.0:65535");
   for (const char* bad : {"", ":", "localhost", "localhost:", ":50051", "localhost:65536",
                           "localhost:-1", "localhost:http", "::1:80", "[]:80", "localhost:80 "}) {
-    const Result<ListenAddress> address = ParseListenAddress(bad);
+    const Result<ListenAddress> address = ParseListenAddress("--somewhere", bad);
     ASSERT_FALSE(address.ok()) << bad;
-    EXPECT_THAT(address.status().message(), HasSubstr("--listen: "));
+    EXPECT_THAT(address.status().message(), testing::StartsWith("--somewhere: "));
     EXPECT_THAT(address.status().message(), HasSubstr("\"" + std::string(bad) + "\""));
   }
 }

@@ -38,6 +38,7 @@ struct ServiceOptions {
   uint32_t pending_tokens_max = 64;
   uint64_t request_memory_max = 128u << 20;
   std::chrono::milliseconds watchdog_max{30'000};
+  std::optional<ListenAddress> health_listen;
 };
 
 class ServiceHarness {
@@ -60,6 +61,7 @@ class ServiceHarness {
     engine_ = std::make_unique<Engine>(std::move(loaded->parts), loaded->config, clock_);
     Result<std::unique_ptr<Server>> server =
         Server::Start({.listen = {.host = "127.0.0.1", .port = 0},
+                       .health_listen = options.health_listen,
                        .request_memory_max = options.request_memory_max,
                        .pending_tokens_max = options.pending_tokens_max},
                       *engine_);

@@ -18,28 +18,46 @@ using std::chrono::milliseconds;
 
 enum class Health { kServing, kNotServing, kUnknown };
 
-// grpc.health.v1.Health/Check, in bytes: both messages have one field.
-Health CheckHealth(ServiceHarness& harness, const std::string& service) {
-  const std::string bytes =
-      service.empty() ? "" : "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
+using Channel = std::shared_ptr<grpc::Channel>;
+
+// A unary call in bytes.
+grpc::Status Call(const Channel& channel, const std::string& method, const std::string& bytes,
+                  grpc::ByteBuffer* response) {
   const grpc::Slice slice(bytes);
   const grpc::ByteBuffer request(&slice, 1);
-  grpc::ByteBuffer response;
   grpc::ClientContext context;
   std::promise<grpc::Status> done;
-  grpc::GenericStub stub(harness.channel());
-  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request, &response,
+  grpc::GenericStub stub(channel);
+  stub.UnaryCall(&context, method, grpc::StubOptions(), &request, response,
                  [&](grpc::Status status) { done.set_value(std::move(status)); });
-  if (!done.get_future().get().ok()) return Health::kUnknown;
+  return done.get_future().get();
+}
+
+constexpr const char* kCheck = "/grpc.health.v1.Health/Check";
+
+// Both messages of Check have one field.
+Health CheckHealth(const Channel& channel, const std::string& service) {
+  const std::string bytes =
+      service.empty() ? "" : "\x0a" + std::string(1, static_cast<char>(service.size())) + service;
+  grpc::ByteBuffer response;
+  if (!Call(channel, kCheck, bytes, &response).ok()) return Health::kUnknown;
   grpc::Slice answer;
   if (!response.DumpToSingleSlice(&answer).ok() || answer.size() != 2) return Health::kUnknown;
   return answer.begin()[1] == 1 ? Health::kServing : Health::kNotServing;
 }
 
+Health CheckHealth(ServiceHarness& harness, const std::string& service) {
+  return CheckHealth(harness.channel(), service);
+}
+
+Channel HealthChannel(ServiceHarness& harness) {
+  return grpc::CreateChannel(harness.server().health_address(), grpc::InsecureChannelCredentials());
+}
+
 // Waits until `service` has `health`; false after a minute.
-bool EventuallyHas(ServiceHarness& harness, const std::string& service, Health health) {
+bool EventuallyHas(const Channel& channel, const std::string& service, Health health) {
   for (int i = 0; i < 1200; ++i) {
-    if (CheckHealth(harness, service) == health) return true;
+    if (CheckHealth(channel, service) == health) return true;
     std::this_thread::sleep_for(milliseconds(50));
   }
   return false;
@@ -52,6 +70,8 @@ constexpr const char* kHealthNames[] = {"",
                                         "cairn.v1.DecodeService",
                                         "cairn.v1.CacheService",
                                         "cairn.v1.ModelService"};
+
+const ListenAddress kAnyPort = {.host = "127.0.0.1", .port = 0};
 
 // Takes its tokens only once it is let go, and so stalls the engine's thread.
 class StallingSink final : public TokenSink {
@@ -80,20 +100,48 @@ class StallingSink final : public TokenSink {
 TEST(ServiceHealth, AnEngineThatStallsIsNotServing) {
   ServiceOptions options;
   options.watchdog_max = milliseconds(300);
+  options.health_listen = kAnyPort;
   ServiceHarness harness(options);
-  for (const char* name : kHealthNames) {
-    EXPECT_TRUE(EventuallyHas(harness, name, Health::kServing)) << name;
-  }
+  const auto all_have =
+      [channels = std::vector<Channel>{harness.channel(), HealthChannel(harness)}](Health health) {
+        for (const Channel& channel : channels) {
+          for (const char* name : kHealthNames) {
+            EXPECT_TRUE(EventuallyHas(channel, name, health)) << name;
+          }
+        }
+      };
+  all_have(Health::kServing);
   const auto sink = std::make_shared<StallingSink>();
   harness.engine().Generate({.content = std::string("a stall"), .max_tokens = 3}, sink);
-  for (const char* name : kHealthNames) {
-    EXPECT_TRUE(EventuallyHas(harness, name, Health::kNotServing)) << name;
-  }
+  all_have(Health::kNotServing);
   sink->LetGo();
   EXPECT_TRUE(sink->End().status.ok());
+  all_have(Health::kServing);
+}
+
+TEST(ServiceHealth, TheHealthPortServesHealthAlone) {
+  ServiceOptions options;
+  options.health_listen = kAnyPort;
+  ServiceHarness harness(options);
+  ASSERT_NE(harness.server().health_address(), harness.server().address());
+  const Channel channel = HealthChannel(harness);
   for (const char* name : kHealthNames) {
-    EXPECT_TRUE(EventuallyHas(harness, name, Health::kServing)) << name;
+    EXPECT_EQ(CheckHealth(channel, name), Health::kServing) << name;
   }
+  grpc::ByteBuffer response;
+  EXPECT_EQ(Call(channel, kCheck, "\x0a\x06nobody", &response).error_code(), StatusCode::NOT_FOUND);
+  EXPECT_EQ(Call(channel, kCheck, std::string(1025, 'x'), &response).error_code(),
+            StatusCode::RESOURCE_EXHAUSTED);
+  for (const char* method : {"/cairn.v1.ModelService/GetModel",
+                             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"}) {
+    EXPECT_EQ(Call(channel, method, "", &response).error_code(), StatusCode::UNIMPLEMENTED)
+        << method;
+  }
+}
+
+TEST(ServiceHealth, WithoutOneThereIsNoHealthPort) {
+  ServiceHarness harness;
+  EXPECT_EQ(harness.server().health_address(), "");
 }
 
 TEST(ServiceKeepalive, APingEveryTenSecondsWithoutCallsIsFine) {
@@ -117,7 +165,10 @@ TEST(ServiceKeepalive, AFloodOfPingsIsNot) {
 }
 
 TEST(ServiceDrain, FinishesWhatRunsAndRefusesTheRest) {
-  ServiceHarness harness(LongContext());
+  ServiceOptions options = LongContext();
+  options.health_listen = kAnyPort;
+  ServiceHarness harness(options);
+  const Channel health = HealthChannel(harness);
   for (const char* name : kHealthNames) {
     EXPECT_EQ(CheckHealth(harness, name), Health::kServing) << name;
   }
@@ -149,6 +200,8 @@ TEST(ServiceDrain, FinishesWhatRunsAndRefusesTheRest) {
   EXPECT_EQ(count, kTokens);
   EXPECT_EQ(message.finish_reason(), v1::FINISH_REASON_LENGTH);
   drained.get();
+  EXPECT_EQ(CheckHealth(health, "readiness"), Health::kNotServing);  // it answers to the very end
+  EXPECT_EQ(CheckHealth(health, "liveness"), Health::kServing);
 }
 
 TEST(ServiceDrain, EveryStreamThatOutlivesTheGraceSaysWhyItEnded) {
@@ -183,13 +236,18 @@ TEST(ServiceDrain, EveryStreamThatOutlivesTheGraceSaysWhyItEnded) {
 
 TEST(ServerStart, APortInUseIsNamed) {
   ServiceHarness harness;
-  const Result<std::unique_ptr<Server>> second = Server::Start(
-      {.listen = {.host = "127.0.0.1", .port = static_cast<uint16_t>(harness.server().port())}},
-      harness.engine());
-  ASSERT_FALSE(second.ok());
-  EXPECT_EQ(second.status().code(), Code::kUnavailable);
-  EXPECT_THAT(second.status().message(), testing::HasSubstr(harness.server().address()));
-  EXPECT_THAT(second.status().message(), testing::HasSubstr("in use"));
+  const ListenAddress taken = {.host = "127.0.0.1",
+                               .port = static_cast<uint16_t>(harness.server().port())};
+  const auto expect_refused = [&](const ServerOptions& options, const std::string& flag) {
+    const Result<std::unique_ptr<Server>> second = Server::Start(options, harness.engine());
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.status().code(), Code::kUnavailable);
+    EXPECT_THAT(second.status().message(), testing::StartsWith(flag + ": "));
+    EXPECT_THAT(second.status().message(), testing::HasSubstr(taken.ToString()));
+    EXPECT_THAT(second.status().message(), testing::HasSubstr("in use"));
+  };
+  expect_refused({.listen = taken}, "--listen");
+  expect_refused({.listen = kAnyPort, .health_listen = taken}, "--health-listen");
 }
 
 }  // namespace
