@@ -1,5 +1,5 @@
-// Where copies of sealed blocks lie on a disk, and how they get there and back. A SpillStore carries
-// out orders; BlockStore, its only caller, decides which.
+// Where copies of sealed blocks lie on a disk, and how they get there and back. A SpillStore
+// carries out orders; BlockStore, its only caller, decides which.
 //
 // Records (block_record.h) are appended to segments. A segment is written once, becomes readable
 // when it is closed, and goes as a whole: nothing is rewritten in place, and a record that nobody

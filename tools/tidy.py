@@ -30,7 +30,8 @@ COMPOSITION_ROOT = "service/main.cc"
 PRIVATE = {"kernels/cpu/": "kernels/", "kernels/cuda/": "kernels/"}  # folder: who may include it; tests may too
 HOMES = [  # headers of a library, and the places that may include them
     (r"(grpcpp?|google/(protobuf|rpc)|cairn/v1)/|[\w/]*\.pb\.h", "gRPC and Protobuf", "service/ tests/"),
-    (r"rocksdb/", "RocksDB", "offload/rocksdb_"),
+    (r"rocksdb/", "RocksDB", "offload/rocksdb_ tests/bench/rocksdb_"),
+    (r"boost/asio", "Boost.Asio", "offload/"),
     (r"cuda|cublas|nvtx|cooperative_groups", "CUDA", "kernels/cuda/"),
     (r"pcre2", "PCRE2", "engine/"),
     (r"CLI/", "CLI11", "service/ tests/"),
