@@ -2,17 +2,14 @@
 
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
-#include <rocksdb/listener.h>
 #include <rocksdb/sst_file_writer.h>
 #include <rocksdb/table.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
-#include <optional>
 #include <shared_mutex>
 
 #include "base/log.h"
@@ -32,37 +29,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kRecordExtraBytes = 128 + kBlockTokensMax * sizeof(uint32_t);
 constexpr uint64_t kFileExtraBytes = 8 << 10;
 
-// Makes the wait for a file's end possible: a reader of any segment may keep the file of a dropped
-// one for as long as its read takes, and then it is the reader's thread that removes it.
-class FileWatch final : public rocksdb::EventListener {
- public:
-  void Expect(std::string path) {
-    std::lock_guard lock(mutex_);
-    path_ = std::move(path);
-    end_.reset();
-  }
-  rocksdb::Status Wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return end_.has_value(); });
-    return *end_;
-  }
-  void OnTableFileDeleted(const rocksdb::TableFileDeletionInfo& info) override {
-    {
-      std::lock_guard lock(mutex_);
-      if (info.file_path != path_) return;
-      end_ = info.status;
-    }
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::string path_;
-  std::optional<rocksdb::Status> end_;
-};
-
-rocksdb::Options DatabaseOptions(std::shared_ptr<FileWatch> watch) {
+rocksdb::Options DatabaseOptions() {
   rocksdb::BlockBasedTableOptions table;
   table.no_block_cache = true;  // the host tier is the cache
   table.checksum = rocksdb::kXXH3;
@@ -87,7 +54,6 @@ rocksdb::Options DatabaseOptions(std::shared_ptr<FileWatch> watch) {
   options.stats_persist_period_sec = 0;
   options.info_log = SilentLogger();
   options.table_properties_collector_factories.push_back(ContentsCollector());
-  options.listeners.push_back(std::move(watch));
   return options;
 }
 
@@ -116,10 +82,12 @@ uint64_t RecordFileBytesMax(size_t token_count, size_t payload_bytes) {
 struct RocksdbSegments::Database {
   std::string directory;
   RecordOrigin origin;
-  std::shared_ptr<FileWatch> watch = std::make_shared<FileWatch>();
-  rocksdb::Options options = DatabaseOptions(watch);
+  rocksdb::Options options = DatabaseOptions();
 
-  mutable std::shared_mutex mutex;  // exclusive while `db` changes
+  // A read has both, one after the other; who wants to be alone keeps the first while it waits for
+  // the second, so that reads, which overlap, cannot keep it away.
+  mutable std::mutex gate;
+  mutable std::shared_mutex reading;
   std::unique_ptr<rocksdb::DB> db;
   RecordId first_free_id;
   bool needs_recovery = false;
@@ -131,6 +99,14 @@ struct RocksdbSegments::Database {
   std::string record;  // the one that is being written
 
   std::string path() const { return directory + "/database"; }
+  std::shared_lock<std::shared_mutex> BeginRead() const {
+    std::lock_guard pass(gate);
+    return std::shared_lock(reading);
+  }
+  std::unique_lock<std::shared_mutex> AwaitReads() {  // those that have begun; new ones wait
+    std::lock_guard pass(gate);
+    return std::unique_lock(reading);
+  }
   Status Open();
   Status ReserveIds();
   Status Get(RecordId id, rocksdb::PinnableSlice& value) const;
@@ -346,19 +322,24 @@ Status RocksdbSegments::Drop(const SegmentFile& segment) {
     return candidate.smallestkey == RecordKey(first);
   });
   if (file == files.end()) return Status();  // a drop that failed halfway had got so far
-  database_->watch->Expect(file->db_path + file->name);
+  const std::string path = file->db_path + file->name;
   if (Status status = database_->DropRange(first, segment.last); !status.ok()) {
     database_->needs_recovery = true;
     return status;
   }
-  const rocksdb::Status removed = database_->watch->Wait();
-  if (removed.ok() || removed.IsPathNotFound()) return Status();
-  database_->needs_recovery = true;  // which tries again to remove it
-  return FromRocksdb(removed, file->name);
+  // A read of any segment that was under way keeps what was there when it began, and nobody would
+  // remove the file after it.
+  if (std::error_code ignored; fs::exists(path, ignored)) {
+    database_->AwaitReads().unlock();
+    database_->db->EnableFileDeletions(true).PermitUncheckedError();  // looks for what to remove
+  }
+  if (std::error_code ignored; !fs::exists(path, ignored)) return Status();
+  database_->needs_recovery = true;  // which looks again
+  return Unavailable(path + ": cannot be removed");
 }
 
 Status RocksdbSegments::Recover() {
-  std::unique_lock lock(database_->mutex);
+  const auto alone = database_->AwaitReads();
   database_->db.reset();
   database_->needs_recovery = true;  // until it is open
   return database_->Open();
@@ -366,7 +347,7 @@ Status RocksdbSegments::Recover() {
 
 Status RocksdbSegments::Read(RecordId id, const BlockIdentity& block,
                              std::span<std::byte> payload) const {
-  std::shared_lock lock(database_->mutex);
+  const auto reading = database_->BeginRead();
   rocksdb::PinnableSlice value;
   ASSIGN_OR_RETURN(const Record record, database_->GetRecord(id, value));
   RETURN_IF_ERROR(ExpectRecord(record.header, database_->origin, block));

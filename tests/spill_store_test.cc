@@ -156,12 +156,22 @@ TEST_F(SpillStoreTest, ASegmentThatIsBeingRetiredIsNotTheOldest) {
 
 TEST_F(SpillStoreTest, ReadsThatWereOrderedBeforeARetirementSucceed) {
   SpillDriver driver(Config(), layout_);
-  const auto written = driver.WriteAll(0, 40);
-  for (const auto& ended : written) driver.Read(ended.completion.record, ended.number);
-  driver.Retire(written[0].completion.segment, {});
+  const SegmentId first = driver.WriteAll(0, 20)[0].completion.segment;
+  const SegmentId second = driver.WriteAll(20, 20)[0].completion.segment;
+  // Reads of the second segment also see the files of the first, as long as they take.
+  for (const uint64_t segment : {first.value(), second.value()}) {
+    for (uint64_t i = 0; i < 20; ++i) {
+      driver.Read(RecordId(segment + i), segment == first.value() ? i : 20 + i);
+    }
+  }
+  driver.Retire(first, {});
   size_t intact = 0;
-  for (const auto& ended : driver.WaitForAll()) intact += ended.intact;
+  for (const auto& ended : driver.WaitForAll()) {
+    EXPECT_TRUE(ended.completion.status.ok()) << ended.completion.status.ToString();
+    intact += ended.intact;
+  }
   EXPECT_EQ(intact, 40u);
+  EXPECT_EQ(FilesBelow(Config().directory, ".sst").size(), 1u);
 }
 
 TEST_F(SpillStoreTest, TheQuotaRefusesAndRetirementMakesRoom) {
