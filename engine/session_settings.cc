@@ -117,12 +117,4 @@ void ApplyPatch(const SessionPatch& patch, SessionSettings& settings) {
   if (patch.annotations) settings.annotations = *patch.annotations;
 }
 
-std::optional<Clock::Wall> ExpireTime(const Expiration& expiration, Clock::Wall last_use) {
-  if (const auto* moment = std::get_if<Clock::Wall>(&expiration)) return *moment;
-  if (const auto* ttl = std::get_if<std::chrono::nanoseconds>(&expiration)) {
-    return last_use + std::chrono::duration_cast<Clock::Wall::duration>(*ttl);
-  }
-  return std::nullopt;
-}
-
 }  // namespace cairn

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -29,8 +28,5 @@ Status ValidateSettings(const SessionSettings& settings, uint32_t vocabulary_siz
 Status ValidatePatch(const SessionPatch& patch, uint32_t vocabulary_size, Clock::Wall now);
 
 void ApplyPatch(const SessionPatch& patch, SessionSettings& settings);
-
-// When a session last used at `last_use` expires; nothing: never.
-std::optional<Clock::Wall> ExpireTime(const Expiration& expiration, Clock::Wall last_use);
 
 }  // namespace cairn

@@ -13,6 +13,8 @@
 namespace cairn {
 namespace {
 
+using std::chrono::nanoseconds;
+
 constexpr int32_t kPageSizeDefault = 100;
 constexpr int32_t kPageSizeMax = 1000;
 constexpr size_t kPageBytesMax = 2u << 20;  // half of what a client takes as one message by default
@@ -56,6 +58,13 @@ std::string MintId(uint64_t bits) {
   return id;
 }
 
+// When the time to live of a session ends, as SessionTable::lived counts; nothing: it has none.
+std::optional<nanoseconds> LifetimeEnd(const Session& session) {
+  const auto* ttl = std::get_if<nanoseconds>(&session.settings.expiration);
+  if (ttl == nullptr) return std::nullopt;
+  return session.last_use_lived + *ttl;
+}
+
 Status ValidateTokenCount(int64_t token_count, const Session& session) {
   if (token_count >= 0 && token_count <= session.token_count()) return Status();
   return InvalidField("token_count", "must be in 0.." + std::to_string(session.token_count()) +
@@ -64,19 +73,46 @@ Status ValidateTokenCount(int64_t token_count, const Session& session) {
 
 }  // namespace
 
-std::optional<Clock::Wall> Session::expire_time() const {
-  return ExpireTime(settings.expiration, last_use_time);
-}
-
-std::string Session::etag() const { return std::to_string(revision); }
-
 SessionTable::SessionTable(const EngineConfig& config, uint32_t vocabulary_size, const Clock& clock,
-                           uint64_t seed)
+                           uint64_t seed, SessionChanges* changes)
     : config_(config),
       vocabulary_size_(vocabulary_size),
       clock_(clock),
       rng_(seed),
-      now_(clock.WallNow()) {}
+      changes_(changes),
+      now_(clock.WallNow()),
+      started_(clock.Now()) {}
+
+void SessionTable::Continue(uint64_t next_serial, nanoseconds lived) {
+  CHECK(sessions_.empty() && aside_.empty() && next_serial > 0);
+  next_serial_ = next_serial;
+  lived_before_ = lived_ = lived;
+}
+
+Status SessionTable::Restore(StoredSession stored) {
+  Session& session = stored.session;
+  CHECK(!sessions_.contains(session.id) && !aside_.contains(session.id));
+  Status why = std::move(stored.damage);
+  if (why.ok()) why = CheckFits(session);
+  if (!why.ok()) {
+    aside_.emplace(session.id, Aside{session.serial, why});
+    return why;
+  }
+  CHECK(session.serial > 0 && session.serial < next_serial_);
+  total_token_count_ += session.tokens.size();
+  std::string id = session.id;
+  NoteExpiry(sessions_.emplace(std::move(id), std::move(session)).first->second);
+  return Status();
+}
+
+void SessionTable::Forget(const std::string& id) {
+  aside_.erase(id);
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  ForgetExpiry(found->second);
+  total_token_count_ -= found->second.tokens.size();
+  sessions_.erase(found);
+}
 
 Result<const Session*> SessionTable::Create(const CreateSessionRequest& request) {
   RETURN_IF_ERROR(ValidateSettings(request.settings, vocabulary_size_, now_));
@@ -97,6 +133,7 @@ Result<const Session*> SessionTable::Fork(const ForkSessionRequest& request) {
   ASSIGN_OR_RETURN(session.id, ClaimId(request.new_id));
   session.settings = parent->settings;
   session.tokens.assign(parent->tokens.begin(), parent->tokens.begin() + token_count);
+  session.token_digest = ExtendTokenDigest(kNoTokensDigest, session.tokens);
   session.computed_token_count = std::min(parent->computed_token_count, token_count);
   session.parent_id = parent->id;
   session.cache_salt = parent->cache_salt;
@@ -106,8 +143,9 @@ Result<const Session*> SessionTable::Fork(const ForkSessionRequest& request) {
 
 Result<const Session*> SessionTable::Find(const std::string& id) const {
   const auto position = sessions_.find(id);
-  if (position == sessions_.end()) return NoSession(id);
-  return &position->second;
+  if (position != sessions_.end()) return &position->second;
+  const auto aside = aside_.find(id);
+  return aside == aside_.end() ? NoSession(id) : aside->second.why;
 }
 
 Result<SessionPage> SessionTable::List(const ListSessionsRequest& request) const {
@@ -147,12 +185,18 @@ Result<const Session*> SessionTable::Update(const UpdateSessionRequest& request)
     return InvalidField("session.cache_salt", "cannot be changed");
   }
   RETURN_IF_ERROR(ValidatePatch(request.patch, vocabulary_size_, now_));
+  if (changes_) changes_->ChangeSettings(*session);
   session->update_time = MarkUsed(*session, request.patch);
   ++session->revision;
   return session;
 }
 
 Status SessionTable::Delete(const std::string& id) {
+  if (const auto aside = aside_.find(id); aside != aside_.end()) {
+    if (changes_) changes_->Remove(id, aside->second.serial);
+    aside_.erase(aside);
+    return Status();
+  }
   ASSIGN_OR_RETURN(Session* const session, FindMutable(id));
   Erase(*session);
   return Status();
@@ -161,8 +205,10 @@ Status SessionTable::Delete(const std::string& id) {
 Result<const Session*> SessionTable::Truncate(const std::string& id, int64_t token_count) {
   ASSIGN_OR_RETURN(Session* const session, FindMutable(id));
   RETURN_IF_ERROR(ValidateTokenCount(token_count, *session));
+  if (changes_) changes_->ChangeTokens(*session, token_count);
   total_token_count_ -= static_cast<uint64_t>(session->token_count() - token_count);
   session->tokens.resize(static_cast<size_t>(token_count));
+  session->token_digest = ExtendTokenDigest(kNoTokensDigest, session->tokens);
   session->computed_token_count = std::min(session->computed_token_count, token_count);
   session->update_time = MarkUsed(*session);
   return session;
@@ -190,7 +236,9 @@ Result<int64_t> SessionTable::Append(const std::string& id, std::span<const uint
   RETURN_IF_ERROR(CheckAppend(id, tokens.size(), expected_token_count));
   ASSIGN_OR_RETURN(Session* const session, FindMutable(id));
   for (const uint32_t token : tokens) CHECK(token < vocabulary_size_);  // refused at the door
+  if (changes_) changes_->ChangeTokens(*session, session->token_count());
   session->tokens.insert(session->tokens.end(), tokens.begin(), tokens.end());
+  session->token_digest = ExtendTokenDigest(session->token_digest, tokens);
   total_token_count_ += tokens.size();
   session->update_time = MarkUsed(*session);
   return session->token_count();
@@ -211,19 +259,21 @@ Status SessionTable::Touch(const std::string& id) {
 
 std::vector<std::string> SessionTable::ExpireNow(
     const std::function<bool(const std::string& id)>& in_use) {
-  now_ = std::max(now_, clock_.WallNow());
+  now_ = clock_.WallNow();
+  lived_ = std::max(lived_, lived_before_ + (clock_.Now() - started_));
   std::vector<std::string> expired;
-  while (!expiries_.empty() && expiries_.begin()->first <= now_) {
-    const std::string id = expiries_.begin()->second;
-    Session& session = sessions_.at(id);
-    const bool slides =
-        std::holds_alternative<std::chrono::nanoseconds>(session.settings.expiration);
-    if (slides && in_use(id)) {
-      MarkUsed(session);  // its time to live begins again now, so it leaves the front
-      continue;
+  const auto expire = [&](std::string id) {
+    Erase(sessions_.at(id));
+    expired.push_back(std::move(id));
+  };
+  while (!moments_.empty() && moments_.begin()->first <= now_) expire(moments_.begin()->second);
+  while (!lifetimes_.empty() && lifetimes_.begin()->first <= lived_) {
+    const std::string id = lifetimes_.begin()->second;
+    if (in_use(id)) {
+      MarkUsed(sessions_.at(id));  // its time to live begins again now, so it leaves the front
+    } else {
+      expire(id);
     }
-    expired.push_back(id);
-    Erase(session);
   }
   return expired;
 }
@@ -235,7 +285,7 @@ SessionInfo SessionTable::Info(const Session& session) const {
   info.token_count = session.token_count();
   info.create_time = session.create_time;
   info.update_time = session.update_time;
-  info.expire_time = session.expire_time();
+  info.expire_time = ExpireTime(session);
   info.parent_id = session.parent_id;
   info.etag = session.etag();
   info.cache_salt = session.cache_salt;
@@ -251,26 +301,28 @@ void SessionTable::CheckInvariants() const {
     CHECK(session.computed_token_count >= 0);
     CHECK(session.computed_token_count <= session.token_count());
     token_count += session.tokens.size();
-    if (const auto expiry = session.expire_time()) {
-      ++expiry_count;
-      CHECK(expiries_.contains({*expiry, id}));
-    }
+    CHECK(session.token_digest == ExtendTokenDigest(kNoTokensDigest, session.tokens));
+    CHECK(session.serial > 0 && session.serial < next_serial_ && !aside_.contains(id));
+    const auto* moment = std::get_if<Clock::Wall>(&session.settings.expiration);
+    if (moment != nullptr) CHECK(moments_.contains({*moment, id}));
+    const auto end = LifetimeEnd(session);
+    if (end) CHECK(lifetimes_.contains({*end, id}));
+    expiry_count += moment != nullptr || end.has_value();
   }
   CHECK(token_count == total_token_count_ && token_count <= config_.session_tokens_max);
-  CHECK(expiry_count == expiries_.size());
+  CHECK(expiry_count == moments_.size() + lifetimes_.size());
   CHECK(sessions_.size() <= config_.session_count_max);
 }
 
 Result<Session*> SessionTable::FindMutable(const std::string& id) {
-  const auto position = sessions_.find(id);
-  if (position == sessions_.end()) return NoSession(id);
-  return &position->second;
+  ASSIGN_OR_RETURN(const Session* const found, Find(id));
+  return const_cast<Session*>(found);  // of a map that is ours to change
 }
 
 Result<std::string> SessionTable::ClaimId(const std::string& wanted) {
   if (!wanted.empty()) {
     RETURN_IF_ERROR(ValidateSessionId(wanted, "session_id"));
-    if (sessions_.contains(wanted)) {
+    if (sessions_.contains(wanted) || aside_.contains(wanted)) {
       return Status(Code::kAlreadyExists, "session " + Quoted(wanted) + " exists");
     }
   }
@@ -280,7 +332,9 @@ Result<std::string> SessionTable::ClaimId(const std::string& wanted) {
         .WithRetryAfter(kRetryDelay);
   }
   std::string id = wanted;
-  while (id.empty() || (wanted.empty() && sessions_.contains(id))) id = MintId(rng_.Next());
+  while (id.empty() || (wanted.empty() && (sessions_.contains(id) || aside_.contains(id)))) {
+    id = MintId(rng_.Next());
+  }
   return id;
 }
 
@@ -293,8 +347,33 @@ Status SessionTable::CheckTokensFit(uint64_t count) const {
       .WithRetryAfter(kRetryDelay);
 }
 
+// Whether a stored session keeps the bounds of this server, which may be narrower than they were.
+Status SessionTable::CheckFits(const Session& session) const {
+  const std::string subject = "session " + Quoted(session.id) + " is set aside: ";
+  if (session.tokens.size() > config_.context_length) {
+    return FailedPrecondition(subject + "it holds " + std::to_string(session.tokens.size()) +
+                              " tokens, over the context of " +
+                              std::to_string(config_.context_length) + " (--context-length)");
+  }
+  const auto stranger = std::ranges::find_if(
+      session.tokens, [this](uint32_t token) { return token >= vocabulary_size_; });
+  if (stranger != session.tokens.end()) {
+    return FailedPrecondition(subject + "it holds token " + std::to_string(*stranger) +
+                              ", over the vocabulary of " + std::to_string(vocabulary_size_));
+  }
+  if (sessions_.size() < config_.session_count_max &&
+      session.tokens.size() <= config_.session_tokens_max - total_token_count_) {
+    return Status();
+  }
+  return FailedPrecondition(subject + "this server keeps at most " +
+                            std::to_string(config_.session_count_max) + " sessions of " +
+                            std::to_string(config_.session_tokens_max) + " tokens together");
+}
+
 const Session* SessionTable::Insert(Session session) {
+  session.serial = next_serial_++;
   session.seed = rng_.Next();
+  if (changes_) changes_->Create(session);
   total_token_count_ += session.tokens.size();
   const auto [position, inserted] = sessions_.try_emplace(session.id, std::move(session));
   CHECK(inserted);
@@ -304,20 +383,38 @@ const Session* SessionTable::Insert(Session session) {
 }
 
 void SessionTable::Erase(const Session& session) {
-  ForgetExpiry(session);
-  total_token_count_ -= session.tokens.size();
-  sessions_.erase(sessions_.find(session.id));
+  if (changes_) changes_->Remove(session.id, session.serial);
+  Forget(std::string(session.id));
 }
 
 void SessionTable::ForgetExpiry(const Session& session) {
-  if (const auto expiry = session.expire_time()) expiries_.erase({*expiry, session.id});
+  if (const auto* moment = std::get_if<Clock::Wall>(&session.settings.expiration)) {
+    moments_.erase({*moment, session.id});
+  }
+  if (const auto end = LifetimeEnd(session)) lifetimes_.erase({*end, session.id});
+}
+
+void SessionTable::NoteExpiry(const Session& session) {
+  if (const auto* moment = std::get_if<Clock::Wall>(&session.settings.expiration)) {
+    moments_.emplace(*moment, session.id);
+  }
+  if (const auto end = LifetimeEnd(session)) lifetimes_.emplace(*end, session.id);
+}
+
+std::optional<Clock::Wall> SessionTable::ExpireTime(const Session& session) const {
+  const auto* moment = std::get_if<Clock::Wall>(&session.settings.expiration);
+  if (moment != nullptr) return *moment;
+  const auto end = LifetimeEnd(session);
+  if (!end) return std::nullopt;
+  return now_ + std::chrono::duration_cast<Clock::Wall::duration>(*end - lived_);
 }
 
 Clock::Wall SessionTable::MarkUsed(Session& session, const SessionPatch& patch) {
   ForgetExpiry(session);
   ApplyPatch(patch, session.settings);
   session.last_use_time = now_;
-  if (const auto expiry = session.expire_time()) expiries_.emplace(*expiry, session.id);
+  session.last_use_lived = lived_;
+  NoteExpiry(session);
   return session.last_use_time;
 }
 

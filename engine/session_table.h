@@ -4,18 +4,29 @@
 // before each command: it removes the sessions that have expired by then, and a session that a
 // command finds is there until the command is over, however short its time to live.
 //
+// A fixed moment of expiry is one of the wall clock, whatever that clock is set to. A time to live
+// counts the time that servers have lived: the monotonic clock from the start of this one, on top
+// of what the ones before it had counted. So a wall clock that jumps, a night without a server or a
+// machine that wakes up in another year ends no session before its time; what a crash takes of the
+// count (the time since the last change that was made durable) lets sessions live longer.
+//
 // Every change goes through one of the methods below that are not const; a refused one changes
-// nothing.
+// nothing. They tell `changes` of it, if there is one, so that it can be made durable.
+//
+// A session that was stored and cannot be served is set aside: whoever asks for it is told why, its
+// id is taken, and it can be deleted.
 //
 // (1) total_token_count() is the sum over all sessions, at most config.session_tokens_max.
 // (2) A session holds at most config.context_length tokens.
 // (3) 0 <= computed_token_count <= tokens.size().
-// (4) `expiries_` has exactly the sessions that can expire, at the time at which they will.
+// (4) `moments_` and `lifetimes_` have exactly the sessions that can expire, at the time at which
+//     they will.
 //
-// Pointers to sessions stay valid until the session is deleted or expired.
+// Pointers to sessions stay valid until the session is deleted, expired or restored.
 // Threads: engine thread only.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -31,37 +42,31 @@
 #include "base/status.h"
 #include "engine/api.h"
 #include "engine/engine_config.h"
+#include "engine/session.h"
+#include "engine/session_changes.h"
 
 namespace cairn {
 
-struct Session {
-  std::string id;
-  SessionSettings settings;
-  std::vector<uint32_t> tokens;
-  // Tokens at the front whose KV has ever been computed, whether or not a copy is left.
-  int64_t computed_token_count = 0;
-  // Drawn at creation; samples where neither request nor settings name a seed, so that a stream
-  // that is asked for again gives the same tokens. A fork draws its own.
-  uint64_t seed = 0;
-  Clock::Wall create_time;
-  Clock::Wall update_time;    // last change of settings or tokens
-  Clock::Wall last_use_time;  // from which a time to live counts
-  std::string parent_id;      // the session that this was forked from; empty if none
-  // Counts changes of the settings. Tokens have their own guard, expected_token_count, so that a
-  // running stream does not make every update of a setting stale.
-  uint64_t revision = 1;
-  std::string cache_salt;
-
-  int64_t token_count() const { return static_cast<int64_t>(tokens.size()); }
-  std::optional<Clock::Wall> expire_time() const;  // none: never
-  std::string etag() const;
+// A session as a disk has kept it.
+struct StoredSession {
+  Status damage;    // ok, or why it cannot be served; only its id and serial are of use then
+  Session session;  // serial 0: unknown
 };
 
 class SessionTable {
  public:
-  // `seed`: of minted ids and of sessions' seeds. `config` and `clock` outlive the table.
+  // `seed`: of minted ids and of sessions' seeds. `changes` may be null. All outlive the table.
   SessionTable(const EngineConfig& config, uint32_t vocabulary_size, const Clock& clock,
-               uint64_t seed);
+               uint64_t seed, SessionChanges* changes = nullptr);
+
+  // Goes on where the table of an earlier server stopped. On an empty table.
+  void Continue(uint64_t next_serial, std::chrono::nanoseconds lived);
+  // Puts a session back as it was stored, or sets it aside and says why. No change to tell of.
+  Status Restore(StoredSession stored);
+  // Takes a session out, or what was set aside of it. No change to tell of.
+  void Forget(const std::string& id);
+  uint64_t next_serial() const { return next_serial_; }
+  std::chrono::nanoseconds lived() const { return lived_; }  // as of the table's time
 
   // A session without tokens; `request.content` is the caller's to append. kAlreadyExists;
   // kResourceExhausted at config.session_count_max; kInvalidArgument for an id or a setting.
@@ -70,7 +75,7 @@ class SessionTable {
   // kNotFound; kInvalidArgument for a token_count that the session does not have;
   // kResourceExhausted at config.session_tokens_max.
   Result<const Session*> Fork(const ForkSessionRequest& request);
-  // kNotFound when there is none (any more).
+  // kNotFound when there is none (any more); for one that is set aside, why.
   Result<const Session*> Find(const std::string& id) const;
   Result<SessionPage> List(const ListSessionsRequest& request) const;
   Result<const Session*> Update(const UpdateSessionRequest& request);
@@ -107,19 +112,35 @@ class SessionTable {
   // The id to use: `wanted` when it is valid and free, or a minted one when it is empty.
   Result<std::string> ClaimId(const std::string& wanted);
   Status CheckTokensFit(uint64_t count) const;
+  Status CheckFits(const Session& session) const;
+  std::optional<Clock::Wall> ExpireTime(const Session& session) const;
   const Session* Insert(Session session);
   void Erase(const Session& session);
+  // Keep (4) around a change of settings or uses.
   void ForgetExpiry(const Session& session);
-  // The session is used now, and `patch` is applied; the moment. Keeps (4).
+  void NoteExpiry(const Session& session);
+  // The session is used now; the moment.
   Clock::Wall MarkUsed(Session& session, const SessionPatch& patch = {});
+
+  struct Aside {
+    uint64_t serial;
+    Status why;
+  };
 
   const EngineConfig& config_;
   const uint32_t vocabulary_size_;
   const Clock& clock_;
   Rng rng_;
-  Clock::Wall now_;  // never goes back, though the clock may be set back
+  SessionChanges* const changes_;
+  Clock::Wall now_;
+  const Clock::Monotonic started_;
+  std::chrono::nanoseconds lived_before_{0};  // by earlier servers
+  std::chrono::nanoseconds lived_{0};         // never goes back
+  uint64_t next_serial_ = 1;
   std::map<std::string, Session> sessions_;
-  std::set<std::pair<Clock::Wall, std::string>> expiries_;
+  std::map<std::string, Aside> aside_;
+  std::set<std::pair<Clock::Wall, std::string>> moments_;
+  std::set<std::pair<std::chrono::nanoseconds, std::string>> lifetimes_;  // ends, as `lived`
   uint64_t total_token_count_ = 0;
 };
 
