@@ -68,14 +68,16 @@ Status Engine::Refusal() const {
       .WithRetryAfter(std::chrono::milliseconds(200));
 }
 
-// Queues `command`, a function of EngineCore& to Result<T>, and answers with its result.
+// Queues `command`, a function of EngineCore& to Result<T>, and answers with its result, which is
+// about `subject` (EngineCore::Answer).
 template <class T, class F>
-void Engine::Ask(Reply<T> reply, F command) {
+void Engine::Ask(std::string subject, Reply<T> reply, F command) {
   auto shared_reply = std::make_shared<Reply<T>>(std::move(reply));
   auto shared_command = std::make_shared<F>(std::move(command));
-  const bool taken = Post([shared_reply, shared_command](EngineCore& core) {
-    (*shared_reply)((*shared_command)(core));
-  });
+  const bool taken =
+      Post([subject = std::move(subject), shared_reply, shared_command](EngineCore& core) {
+        core.Answer(subject, *shared_reply, (*shared_command)(core));
+      });
   if (!taken) (*shared_reply)(Refusal());
 }
 
@@ -83,75 +85,81 @@ void Engine::CreateSession(CreateSessionRequest request, Reply<SessionInfo> repl
   Result<EncodedContent> content = core_->encoder().Encode(request.content);
   if (!content.ok()) return reply(content.status());
   request.content = std::monostate();  // it lives on as ids
-  Ask<SessionInfo>(std::move(reply), [request = std::move(request),
-                                      content = *std::move(content)](EngineCore& core) mutable {
-    return core.CreateSession(request, std::move(content));
-  });
+  // An id that is to be minted is not known yet.
+  Ask<SessionInfo>(
+      SessionJournal::kAnySession, std::move(reply),
+      [request = std::move(request), content = *std::move(content)](EngineCore& core) mutable {
+        return core.CreateSession(request, std::move(content));
+      });
 }
 
 void Engine::GetSession(SessionRef session, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply), [session = std::move(session)](EngineCore& core) {
-    return core.GetSession(session.id);
-  });
+  Ask<SessionInfo>(session.id, std::move(reply),
+                   [session](EngineCore& core) { return core.GetSession(session.id); });
 }
 
 void Engine::ListSessions(ListSessionsRequest request, Reply<SessionPage> reply) {
-  Ask<SessionPage>(std::move(reply), [request = std::move(request)](EngineCore& core) {
-    return core.ListSessions(request);
-  });
+  Ask<SessionPage>(
+      SessionJournal::kAnySession, std::move(reply),
+      [request = std::move(request)](EngineCore& core) { return core.ListSessions(request); });
 }
 
 void Engine::UpdateSession(UpdateSessionRequest request, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply), [request = std::move(request)](EngineCore& core) {
-    return core.UpdateSession(request);
-  });
+  std::string subject = request.id;
+  Ask<SessionInfo>(
+      std::move(subject), std::move(reply),
+      [request = std::move(request)](EngineCore& core) { return core.UpdateSession(request); });
 }
 
 void Engine::DeleteSession(SessionRef session, Reply<Done> reply) {
-  Ask<Done>(std::move(reply), [session = std::move(session)](EngineCore& core) {
-    return core.DeleteSession(session.id);
-  });
+  Ask<Done>(session.id, std::move(reply),
+            [session](EngineCore& core) { return core.DeleteSession(session.id); });
 }
 
 void Engine::ForkSession(ForkSessionRequest request, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply), [request = std::move(request)](EngineCore& core) {
-    return core.ForkSession(request);
-  });
+  Ask<SessionInfo>(
+      SessionJournal::kAnySession, std::move(reply),
+      [request = std::move(request)](EngineCore& core) { return core.ForkSession(request); });
 }
 
 void Engine::TruncateSession(TruncateRequest request, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply), [request = std::move(request)](EngineCore& core) {
-    return core.TruncateSession(request.id, request.token_count);
-  });
+  std::string subject = request.id;
+  Ask<SessionInfo>(std::move(subject), std::move(reply),
+                   [request = std::move(request)](EngineCore& core) {
+                     return core.TruncateSession(request.id, request.token_count);
+                   });
 }
 
 void Engine::AppendContent(AppendRequest request, Reply<AppendResult> reply) {
   Result<EncodedContent> content = core_->encoder().Encode(request.content);
   if (!content.ok()) return reply(content.status());
   request.content = std::monostate();
-  Ask<AppendResult>(std::move(reply), [request = std::move(request),
-                                       content = *std::move(content)](EngineCore& core) mutable {
-    return core.AppendContent(request, std::move(content));
-  });
+  std::string subject = request.id;
+  Ask<AppendResult>(
+      std::move(subject), std::move(reply),
+      [request = std::move(request), content = *std::move(content)](EngineCore& core) mutable {
+        return core.AppendContent(request, std::move(content));
+      });
 }
 
 void Engine::ReadTokens(std::string id, int64_t start_position, int64_t token_count,
                         Reply<TokenRange> reply) {
-  Ask<TokenRange>(std::move(reply),
-                  [id = std::move(id), start_position, token_count](EngineCore& core) {
-                    return core.ReadTokens(id, start_position, token_count);
-                  });
+  Ask<TokenRange>(id, std::move(reply), [id, start_position, token_count](EngineCore& core) {
+    return core.ReadTokens(id, start_position, token_count);
+  });
 }
 
 void Engine::SuspendSession(SuspendRequest request, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(std::move(reply), [request = std::move(request)](EngineCore& core) {
-    return core.SuspendSession(request.id, request.tier);
-  });
+  std::string subject = request.id;
+  Ask<SessionInfo>(std::move(subject), std::move(reply),
+                   [request = std::move(request)](EngineCore& core) {
+                     return core.SuspendSession(request.id, request.tier);
+                   });
 }
 
 void Engine::PrefetchSession(SessionRef session, Reply<SessionInfo> reply) {
   const StreamId stream(next_stream_++);
-  Ask<SessionInfo>(std::move(reply), [session = std::move(session), stream](EngineCore& core) {
+  Ask<SessionInfo>(session.id, std::move(reply), [session, stream](EngineCore& core) {
     return core.PrefetchSession(session.id, stream);
   });
 }
@@ -222,18 +230,20 @@ Result<std::string> Engine::Detokenize(const std::vector<uint32_t>& ids) const {
 void Engine::LookupPrefix(const Content& content, std::string cache_salt, Reply<Residency> reply) {
   Result<EncodedContent> encoded = core_->encoder().Encode(content);
   if (!encoded.ok()) return reply(encoded.status());
-  Ask<Residency>(std::move(reply), [cache_salt = std::move(cache_salt),
-                                    encoded = *std::move(encoded)](EngineCore& core) mutable {
-    return core.LookupPrefix(std::move(encoded), cache_salt);
-  });
+  Ask<Residency>(
+      SessionJournal::kNoSession, std::move(reply),
+      [cache_salt = std::move(cache_salt), encoded = *std::move(encoded)](
+          EngineCore& core) mutable { return core.LookupPrefix(std::move(encoded), cache_salt); });
 }
 
 void Engine::GetStats(Reply<EngineStats> reply) {
-  Ask<EngineStats>(std::move(reply), [](EngineCore& core) { return core.GetStats(); });
+  Ask<EngineStats>(SessionJournal::kNoSession, std::move(reply),
+                   [](EngineCore& core) { return core.GetStats(); });
 }
 
 void Engine::ClearCache(std::optional<Tier> tier, Reply<Done> reply) {
-  Ask<Done>(std::move(reply), [tier](EngineCore& core) { return core.ClearCache(tier); });
+  Ask<Done>(SessionJournal::kNoSession, std::move(reply),
+            [tier](EngineCore& core) { return core.ClearCache(tier); });
 }
 
 void Engine::Drain(std::function<void()> drained) {
@@ -261,17 +271,20 @@ void Engine::Run() {
       last_progress_ = clock_.Now().time_since_epoch();
       idle_ = false;
     }
-    core_->ExpireSessions();
+    core_->BeginRound();
     for (Command& command : commands) command(*core_);
     progress = core_->Step();
     if (progress) last_progress_ = clock_.Now().time_since_epoch();
-    if (on_drained_ && core_->stream_count() == 0) std::exchange(on_drained_, nullptr)();
+    if (on_drained_ && core_->stream_count() == 0) {
+      core_->WhenAllIsSaid(std::exchange(on_drained_, nullptr));
+    }
   }
   const Status why = Unavailable("the server is shutting down");
   core_->CancelAll(why);
   for (Command& command : commands_.Drain(std::chrono::seconds(0))) command(*core_);
   core_->CancelAll(why);
-  if (on_drained_) std::exchange(on_drained_, nullptr)();
+  if (on_drained_) core_->WhenAllIsSaid(std::exchange(on_drained_, nullptr));
+  core_->Close();
 }
 
 // A step that hangs holds the engine thread, so somebody else must notice.

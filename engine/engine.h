@@ -4,6 +4,9 @@
 // here may be called from any thread: it tokenizes on the caller's thread, queues a command and
 // returns; the answer comes through a Reply or a TokenSink. When the queue is full the answer is
 // kResourceExhausted with a time to retry, when the engine is draining kUnavailable.
+//
+// With a journal (EngineParts) an answer comes, and a token is handed out, once what it tells of is
+// durable: on the journal's thread, one call after the other.
 #pragma once
 
 #include <atomic>
@@ -83,7 +86,7 @@ class Engine {
   void PostOwn(Command command);
   Status Refusal() const;
   template <class T, class F>
-  void Ask(Reply<T> reply, F command);
+  void Ask(std::string subject, Reply<T> reply, F command);
   template <class Request, class F>
   StreamId StartStream(Request request, std::shared_ptr<TokenSink> sink, F start);
   void Run();

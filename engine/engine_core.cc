@@ -15,10 +15,13 @@ EngineCore::EngineCore(EngineParts parts, const EngineConfig& config, const Cloc
       config_(config),
       clock_(clock),
       encoder_(*parts_.tokenizer, parts_.chat_template, config.context_length),
-      sessions_(config, parts_.model->config().vocabulary_size, clock, seed),
+      sessions_(config, parts_.model->config().vocabulary_size, clock, seed,
+                parts_.journal ? &parts_.journal->changes() : nullptr),
       runner_(*parts_.model, *parts_.blocks, sessions_, *parts_.tokenizer, config, clock,
-              parts_.trace.get()),
-      rng_(MixBits(seed)) {}
+              parts_.trace.get(), parts_.journal.get()),
+      rng_(MixBits(seed)) {
+  RestoreSessions();
+}
 
 BlockKey EngineCore::RootFor(const std::string& cache_salt) const {
   return RootKey(parts_.fingerprint, parts_.blocks->layout().Id(), cache_salt);
@@ -106,7 +109,6 @@ Result<SessionInfo> EngineCore::UpdateSession(const UpdateSessionRequest& reques
 }
 
 Result<Done> EngineCore::DeleteSession(const std::string& id) {
-  RETURN_IF_ERROR(sessions_.Find(id).status());
   if (const Sequence* sequence = runner_.FindBySession(id)) {
     runner_.Cancel(sequence->id, Aborted("session " + Quoted(id) + " was deleted"));
   }
@@ -271,7 +273,7 @@ std::unique_ptr<Sequence> EngineCore::NewSequence(const StreamStart& start,
 void EngineCore::Decode(const StreamStart& start, const DecodeRequest& request,
                         EncodedContent content) {
   const Status started = StartDecode(start, request, std::move(content));
-  if (!started.ok()) start.sink->OnEnd({.status = started});
+  if (!started.ok()) Refuse(start, request.id, started);
 }
 
 Status EngineCore::StartDecode(const StreamStart& start, const DecodeRequest& request,
@@ -312,7 +314,7 @@ Status EngineCore::StartDecode(const StreamStart& start, const DecodeRequest& re
 void EngineCore::Generate(const StreamStart& start, const GenerateRequest& request,
                           EncodedContent content) {
   const Status started = StartGenerate(start, request, std::move(content));
-  if (!started.ok()) start.sink->OnEnd({.status = started});
+  if (!started.ok()) Refuse(start, SessionJournal::kNoSession, started);
 }
 
 Status EngineCore::StartGenerate(const StreamStart& start, const GenerateRequest& request,

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,24 +55,46 @@ class EngineCore {
   void Decode(const StreamStart& start, const DecodeRequest& request, EncodedContent content);
   void Generate(const StreamStart& start, const GenerateRequest& request, EncodedContent content);
   void CancelStream(SequenceId id, const Status& why) { runner_.Cancel(id, why); }
-  void ResumeStream(SequenceId id) { runner_.Resume(id); }
+  void ResumeStream(SequenceId id);
   void CancelAll(const Status& why) { runner_.CancelAll(why); }
 
   Result<Residency> LookupPrefix(EncodedContent content, const std::string& cache_salt);
   Result<EngineStats> GetStats();
   Result<Done> ClearCache(std::optional<Tier> tier);
 
-  // One step; false when there was nothing to do.
+  // Answers `reply` once what `result` tells of is durable. `subject` is the session that it is
+  // about, or one of SessionJournal's names for none and any.
+  template <class T>
+  void Answer(std::string subject, const Reply<T>& reply, Result<T> result) {
+    if (parts_.journal == nullptr) return reply(std::move(result));
+    parts_.journal->Hold(std::move(subject),
+                         [reply, result = std::move(result)](const Status& made) mutable {
+                           reply(made.ok() ? std::move(result) : made);
+                         });
+  }
+  // Calls `then` once everything before it has been said.
+  void WhenAllIsSaid(const std::function<void()>& then);
+
+  // Before each batch of commands: takes back what could not be made durable, and removes expired
+  // sessions.
+  void BeginRound();
+  // One step; false when there was nothing to do. Ends the round.
   bool Step() { return runner_.Step(); }
   bool HasWork() const { return runner_.HasWork(); }
   size_t stream_count() const { return runner_.sequence_count(); }
-  // Removes expired sessions; call it before each batch of commands.
   void ExpireSessions();
+  // After the last step: everything is made durable and said.
+  void Close();
   // Any thread.
   std::vector<SequenceState> StatesAtStep() const { return runner_.StatesAtStep(); }
   void CheckInvariants() const { runner_.CheckInvariants(); }
 
  private:
+  void RestoreSessions();
+  void PauseFullStreams();
+  void TakeBackFailures();
+  bool ReadAgain(const std::string& id);
+  void Refuse(const StreamStart& start, const std::string& session_id, const Status& why);
   Status StartDecode(const StreamStart& start, const DecodeRequest& request,
                      EncodedContent content);
   Status StartGenerate(const StreamStart& start, const GenerateRequest& request,
@@ -92,6 +116,8 @@ class EngineCore {
   SessionTable sessions_;
   Runner runner_;
   Rng rng_;
+  std::set<std::string> unread_;  // sessions that could not be read again
+  Clock::Monotonic read_again_at_;
 };
 
 }  // namespace cairn

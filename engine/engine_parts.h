@@ -8,6 +8,7 @@
 #include "engine/api.h"
 #include "engine/chat_template.h"
 #include "engine/model.h"
+#include "engine/session_journal.h"
 #include "engine/tokenizer.h"
 #include "engine/trace.h"
 #include "offload/block_store.h"
@@ -20,8 +21,9 @@ struct EngineParts {
   std::unique_ptr<const Tokenizer> tokenizer;
   Result<std::unique_ptr<ChatTemplate>> chat_template;  // a Status is the answer to chat content
   ModelInfo model_info;
-  Digest fingerprint;                  // of the weights, with the context extension
-  std::unique_ptr<TraceWriter> trace;  // null: no trace
+  Digest fingerprint;                       // of the weights, with the context extension
+  std::unique_ptr<TraceWriter> trace;       // null: no trace
+  std::unique_ptr<SessionJournal> journal;  // null: sessions end with the process
 };
 
 }  // namespace cairn

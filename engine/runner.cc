@@ -16,14 +16,16 @@ constexpr uint32_t kBlockedTriesMax = 4;  // sequences that are tried in vain in
 }  // namespace
 
 Runner::Runner(Model& model, BlockStore& store, SessionTable& sessions, const Tokenizer& tokenizer,
-               const EngineConfig& config, const Clock& clock, TraceWriter* trace)
+               const EngineConfig& config, const Clock& clock, TraceWriter* trace,
+               SessionJournal* journal)
     : model_(model),
       store_(store),
       sessions_(sessions),
       tokenizer_(tokenizer),
       config_(config),
       clock_(clock),
-      trace_(trace) {}
+      trace_(trace),
+      journal_(journal) {}
 
 void Runner::Start(std::unique_ptr<Sequence> sequence) {
   CHECK(sequence->phase != Phase::kRunning && !sequence->tokens.empty());
@@ -68,6 +70,13 @@ void Runner::Cancel(SequenceId id, const Status& why) {
 
 void Runner::CancelAll(const Status& why) {
   while (!sequences_.empty()) Cancel(sequences_.begin()->first, why);
+}
+
+void Runner::Pause(SequenceId id) {
+  if (Sequence* sequence = Find(id)) {
+    sequence->paused = true;
+    sequence->paused_since = clock_.Now();
+  }
 }
 
 void Runner::Resume(SequenceId id) {
@@ -119,7 +128,8 @@ void Runner::Replay(Sequence& sequence) {
   const bool done = sequence.replay_next == sequence.replay_end;
   const bool at_length = sequence.tokens.size() >= sequence.end_count;
   if (done && at_length) update.text += sequence.replay_text->Flush();
-  if (count > 0) deliveries_.push_back({sequence.id, sequence.sink, std::move(update), {}});
+  if (count > 0)
+    deliveries_.push_back({sequence.id, sequence.session_id, sequence.sink, std::move(update), {}});
   if (!done) return;
   if (at_length) {
     End(sequence, {.finish_reason = FinishReason::kLength});
@@ -274,7 +284,8 @@ void Runner::End(Sequence& sequence, StreamEnd end) {
     end.usage.first_token_time = *sequence.first_token - sequence.received;
     end.usage.decode_time = sequence.last_token - *sequence.first_token;
   }
-  deliveries_.push_back({sequence.id, sequence.sink, std::nullopt, std::move(end)});
+  deliveries_.push_back(
+      {sequence.id, sequence.session_id, sequence.sink, std::nullopt, std::move(end)});
   sequences_.erase(SequenceId(sequence.id));
 }
 
@@ -282,15 +293,20 @@ void Runner::Deliver() {
   std::vector<Delivery> deliveries = std::exchange(deliveries_, {});
   for (Delivery& delivery : deliveries) {
     if (delivery.sink == nullptr) continue;  // a prefetch
-    if (delivery.update) {
-      Sequence* sequence = Find(delivery.id);
-      if (!delivery.sink->OnTokens(*std::move(delivery.update)) && sequence != nullptr) {
-        sequence->paused = true;
-        sequence->paused_since = clock_.Now();
-      }
+    if (journal_ != nullptr) {
+      journal_->Deliver(std::move(delivery));
+      continue;
+    }
+    if (delivery.update && !delivery.sink->OnTokens(*std::move(delivery.update))) {
+      Pause(delivery.id);
     }
     if (delivery.end) delivery.sink->OnEnd(*std::move(delivery.end));
   }
+}
+
+void Runner::EndRound() {
+  Deliver();
+  if (journal_ != nullptr) journal_->Submit(sessions_);
 }
 
 void Runner::CheckInvariants() const {

@@ -1,7 +1,8 @@
 // Runs sequences: admits them, plans and computes steps, samples, and hands tokens out.
 //
 // A step is: admit -> plan (scheduler.h) -> forward -> sample -> commit -> deliver. Commit changes
-// sequences and sessions; deliver then tells the sinks, so that one durable write can come between.
+// sequences and sessions; deliver then tells the sinks, or has the journal tell them once the
+// changes are durable.
 //
 // (1) A sequence in kRunning holds every block of its context; no other one holds blocks, except
 // for
@@ -23,10 +24,12 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/api.h"
+#include "engine/delivery.h"
 #include "engine/engine_config.h"
 #include "engine/model.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
+#include "engine/session_journal.h"
 #include "engine/session_table.h"
 #include "engine/tokenizer.h"
 #include "engine/trace.h"
@@ -44,15 +47,17 @@ struct RunnerCounts {
 
 class Runner {
  public:
-  // Everything outlives the runner; `trace` may be null.
+  // Everything outlives the runner; `trace` and `journal` may be null.
   Runner(Model& model, BlockStore& store, SessionTable& sessions, const Tokenizer& tokenizer,
-         const EngineConfig& config, const Clock& clock, TraceWriter* trace);
+         const EngineConfig& config, const Clock& clock, TraceWriter* trace,
+         SessionJournal* journal);
 
   // Takes a sequence in kReplaying or kWaiting.
   void Start(std::unique_ptr<Sequence> sequence);
   // Ends it now with `why`; no-op when it is over.
   void Cancel(SequenceId id, const Status& why);
   void CancelAll(const Status& why);
+  void Pause(SequenceId id);
   void Resume(SequenceId id);
 
   // One step. False when there was nothing to do.
@@ -81,13 +86,6 @@ class Runner {
     std::vector<PositionRange> runs;  // rows that write K and V
     bool samples = false;
   };
-  // What a sink is told after the commit.
-  struct Delivery {
-    SequenceId id;
-    std::shared_ptr<TokenSink> sink;
-    std::optional<StreamUpdate> update;
-    std::optional<StreamEnd> end;
-  };
 
   void NoteStates();
   bool ReplaySome();
@@ -111,6 +109,7 @@ class Runner {
   void LeaveBlocks(Sequence& sequence);
   void End(Sequence& sequence, StreamEnd end);
   void Deliver();
+  void EndRound();
   void PinIfWanted(const Sequence& sequence);
   Sequence* Find(SequenceId id);
   bool EndsStream(const Sequence& sequence, uint32_t token) const;
@@ -122,6 +121,7 @@ class Runner {
   const EngineConfig& config_;
   const Clock& clock_;
   TraceWriter* trace_;
+  SessionJournal* journal_;
 
   Sampler sampler_;
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;

@@ -13,7 +13,7 @@ bool Runner::Step() {
   const bool replayed = ReplaySome();
   ReleaseLongPaused();
   Admit();
-  Deliver();
+  EndRound();
   NoteStates();
   const std::vector<Work> works = PlanWork();
   if (works.empty()) return replayed;
@@ -22,7 +22,7 @@ bool Runner::Step() {
   const Clock::Monotonic computed = clock_.Now();
   Commit(works, logits);
   const Clock::Monotonic committed = clock_.Now();
-  Deliver();
+  EndRound();
   const Clock::Monotonic delivered = clock_.Now();
 
   ++counts_.steps;
@@ -177,7 +177,7 @@ bool Runner::Release(Sequence& sequence, Released released) {
   const int64_t position = static_cast<int64_t>(sequence.released_count);
   sequence.released_count += released.token_ids.size();
   sequence.usage.completion_tokens += static_cast<int64_t>(released.token_ids.size());
-  deliveries_.push_back({sequence.id, sequence.sink,
+  deliveries_.push_back({sequence.id, sequence.session_id, sequence.sink,
                          StreamUpdate{.position = position,
                                       .token_ids = std::move(released.token_ids),
                                       .text = std::move(released.text),

@@ -18,6 +18,7 @@ class MemoryStore final : public DurableStore {
   Status Commit(const DurableBatch& batch, CommitSync sync) override {
     if (on_commit) RETURN_IF_ERROR(on_commit(batch));
     const std::lock_guard lock(mutex_);
+    if (dead_) return Unavailable("the process is dead");
     Apply(batch, current_);
     if (sync == CommitSync::kDevice) {
       for (const DurableBatch& earlier : unsynced_) Apply(earlier, synced_);
@@ -39,6 +40,11 @@ class MemoryStore final : public DurableStore {
     return Status();
   }
 
+  // From now on nothing is written any more.
+  void Die() {
+    const std::lock_guard lock(mutex_);
+    dead_ = true;
+  }
   // What is left are the batches up to the last synced one, and `more` of those behind it.
   void LosePower(size_t more) {
     const std::lock_guard lock(mutex_);
@@ -91,6 +97,7 @@ class MemoryStore final : public DurableStore {
   Map synced_;
   std::vector<DurableBatch> unsynced_;
   size_t commit_count_ = 0;
+  bool dead_ = false;
 };
 
 }  // namespace cairn

@@ -1,0 +1,137 @@
+// Makes the changes of sessions durable before anybody hears of them.
+//
+// The engine thread works in rounds: a few commands, or a step. What a round changes (`changes`)
+// and what it has to say (Hold, Deliver) goes to the journal's thread with Submit, which writes the
+// changes of one round or of several in one batch, syncs it, and then says what was held, in order.
+// Meanwhile the engine computes the next step: one sync serves every stream of a step, and its time
+// hides behind computing. Everything that is said goes this way, answers that changed nothing
+// included, so that nobody sees what a crash could take back. Rounds that changed nothing are not
+// synced.
+//
+//   engine thread     collect --Submit--> [at most kRoundsMax rounds] --> write, sync --> say
+//                                              journal's thread
+//
+// When a batch fails, what was held for the sessions that it changed, and for those of every later
+// round, gets the failure instead: tokens are dropped, an answer or the end of a stream becomes the
+// failure. Nothing is written any more until the engine has seen it (TakeFailure), by when it has
+// read those sessions again from the store. Answers about other sessions are said as they are.
+//
+// (1) What is said of a session was durable before it was said, or tells of a failure.
+// (2) What is said comes in the order in which it was held.
+// (3) Between a failure and TakeFailure the store does not change.
+// Threads: the engine thread, but for what it holds: that runs on the journal's thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "engine/delivery.h"
+#include "engine/session_changes.h"
+#include "engine/session_store.h"
+#include "engine/session_table.h"
+#include "offload/durable_store.h"
+
+namespace cairn {
+
+struct JournalCounts {
+  uint64_t commits = 0;
+  uint64_t failed_commits = 0;  // tried and failed, or not tried because one before had failed
+};
+
+class SessionJournal {
+ public:
+  static constexpr size_t kRoundsMax = 8;  // that wait to be written; then Submit waits
+  static constexpr size_t kBytesMax = 16u << 20;
+
+  // An answer is about a session's id, about no session, or about any of them.
+  static constexpr const char* kNoSession = "";
+  static constexpr const char* kAnySession = "*";
+
+  // `loaded`: what the store has, of which there is no change yet. `clock` outlives the journal.
+  SessionJournal(std::unique_ptr<DurableStore> store, CommitSync sync, StoredSessions loaded,
+                 const Clock& clock);
+  ~SessionJournal();
+
+  const DurableStore& store() const { return *store_; }
+  StoredSessions TakeLoaded() { return std::move(loaded_); }
+
+  SessionChanges& changes() { return changes_; }
+  // `say` is called once, with ok or with why what it would say is not durable.
+  void Hold(std::string subject, std::function<void(const Status& made)> say);
+  void Deliver(Delivery delivery);
+  // Ends the round; `sessions` is the table that `changes` are of.
+  void Submit(const SessionTable& sessions);
+  // Streams whose sinks were full; each at least once after the last time that it was.
+  std::vector<SequenceId> TakeFull();
+
+  struct Failure {
+    Status why;
+    std::set<std::string> sessions;  // ids: to be read again
+  };
+  // Whether a commit has failed that TakeFailure has not told of. Cheap.
+  bool failed() const;
+  // Waits until all that was submitted is over. From now on batches are written again.
+  std::optional<Failure> TakeFailure();
+
+  // Ends the last round, writes and says everything, and stops the thread.
+  void Close(const SessionTable& sessions);
+  JournalCounts counts() const;
+
+ private:
+  struct Held {
+    std::string subject;
+    std::function<void(const Status&)> say;
+  };
+  struct Round {
+    DurableBatch batch;
+    std::set<std::string> changed;  // ids
+    std::vector<Held> held;
+    bool empty() const { return batch.empty() && held.empty(); }
+  };
+
+  void Queue(Round round);
+  void Run();
+  Status Write(const DurableBatch& batch, const std::optional<Failure>& failure);
+  void NoteOutcome(const Status& status);
+  void Say(Round& round, const std::optional<Failure>& failure);
+  void Stop();
+  void Tell(Delivery& delivery, const Status& made);
+
+  const std::unique_ptr<DurableStore> store_;
+  const CommitSync sync_;
+  const Clock& clock_;
+  StoredSessions loaded_;
+
+  SessionChanges changes_;  // of the round that is collected, as is `held_`
+  std::vector<Held> held_;
+
+  mutable std::mutex mutex_;  // of all below
+  std::condition_variable changed_;
+  Round pending_;
+  size_t pending_rounds_ = 0;
+  bool busy_ = false;  // the thread writes or says
+  bool closing_ = false;
+  std::optional<Failure> failure_;
+  JournalCounts counts_;
+
+  std::mutex full_mutex_;  // held while a sink is told, so that TakeFull comes after its answer
+  std::set<SequenceId> full_;
+
+  // The thread's own: of the spell of failures that is on, if one is.
+  std::optional<Clock::Monotonic> failing_since_;
+  uint64_t failed_in_spell_ = 0;
+
+  std::thread thread_;
+};
+
+}  // namespace cairn
