@@ -119,8 +119,9 @@ Status CheckContents(const std::string& path) {
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     is_database |= name == "CURRENT" || name.starts_with("MANIFEST-");
-    // A server that died while it made the directory leaves these two.
-    if (name != kLockName && name != kNewMarkName) stranger = name;
+    // A server that died while it made the directory leaves the first two; a fresh file system
+    // has the third.
+    if (name != kLockName && name != kNewMarkName && name != "lost+found") stranger = name;
   }
   if (error) return Refused(path, "cannot be read: " + error.message());
   if (is_database) return Refused(path, "holds a RocksDB database that is not Cairn's");

@@ -17,6 +17,10 @@
 #include "base/status.h"
 #include "engine/engine.h"
 #include "engine/load.h"
+#include "engine/message_text.h"
+#include "engine/session_journal.h"
+#include "offload/data_directory.h"
+#include "offload/durable_store.h"
 #include "service/listen_address.h"
 #include "service/server.h"
 #include "service/server_config.h"
@@ -75,6 +79,37 @@ Result<Addresses> ToAddresses(const ServerConfig& config) {
   return addresses;
 }
 
+// The directory that outlives the process; null when none is wanted.
+Result<std::unique_ptr<DataDirectory>> OpenDirectory(const ServerConfig& config) {
+  if (config.disk_dir.empty()) return std::unique_ptr<DataDirectory>();
+  return DataDirectory::Open(config.disk_dir);
+}
+
+// Finds the sessions of earlier servers, and has those of this one kept as --durability says; a
+// line for people.
+Result<std::string> OpenSessions(const DataDirectory* directory, const ServerConfig& config,
+                                 const Clock& clock, EngineParts& parts) {
+  if (directory == nullptr) return std::string("sessions end with the process (no --disk-dir)");
+  if (config.durability == "none") {
+    return std::string("sessions end with the process (--durability none)");
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<DurableStore> store,
+                   OpenDurableStore(directory->sessions_path(), clock));
+  ASSIGN_OR_RETURN(StoredSessions stored,
+                   LoadSessions(*store, VocabularyDigest(*parts.tokenizer), parts.model_info.name));
+  uint64_t token_count = 0;
+  for (const StoredSession& session : stored.sessions) token_count += session.session.tokens.size();
+  const bool synced = config.durability == "sync";
+  const std::string line = "sessions " + Grouped(stored.sessions.size()) + " of " +
+                           Grouped(token_count) + " tokens in " + directory->sessions_path() +
+                           (synced ? ", synced before each answer"
+                                   : ", written before each answer and synced by the system");
+  parts.journal = std::make_unique<SessionJournal>(
+      std::move(store), synced ? CommitSync::kDevice : CommitSync::kSystem, std::move(stored),
+      clock);
+  return line;
+}
+
 // For models that take long: how far it is, every two seconds.
 void ShowProgress(double share) {
   using Clock = std::chrono::steady_clock;
@@ -118,14 +153,20 @@ int Serve(const ServerConfig& config) {
   // Blocked before any thread starts, so that all of them leave these signals to WaitForStop.
   const sigset_t signals = StopSignals();
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGXFSZ, SIG_IGN);  // a file that may not grow fails its write, not the process
 
   const Result<Addresses> addresses = ToAddresses(config);
   if (!addresses.ok()) return Fail(addresses.status());
   const Result<LoadOptions> options = ToLoadOptions(config);
   if (!options.ok()) return Fail(options.status());
+  const Result<std::unique_ptr<DataDirectory>> directory = OpenDirectory(config);
+  if (!directory.ok()) return Fail(directory.status());
   const SystemClock clock;
   Result<LoadedEngine> loaded = LoadEngine(*options, clock, ShowProgress);
   if (!loaded.ok()) return Fail(loaded.status());
+  const Result<std::string> sessions = OpenSessions(directory->get(), config, clock, loaded->parts);
+  if (!sessions.ok()) return Fail(sessions.status());
+  loaded->summary.push_back(*sessions);
   for (const std::string& warning : loaded->warnings) LogWarning(warning);
 
   Engine engine(std::move(loaded->parts), loaded->config, clock);

@@ -94,6 +94,15 @@ const std::vector<Setting>& Settings() {
        NumberSetting{&C::device_memory_bytes, kMiB, uint64_t{1} << 46, "fits the machine",
                      Unit::kBytes}},
 
+      {"--disk-dir", "disk_dir", "Disk", "DIR",
+       "where sessions are kept from one start to the next; made when it is missing",
+       TextSetting{&C::disk_dir}},
+      {"--durability", "durability", "Disk", "LEVEL",
+       "what a session's change survives once it is answered: sync (a loss of power), os (the "
+       "death "
+       "of the process) or none (sessions end with the process)",
+       TextSetting{&C::durability, {"sync", "os", "none"}}},
+
       {"--threads", "threads", "Scheduling", "N", "compute threads",
        NumberSetting{&C::threads, 1, 256, "one a core"}},
       {"--max-concurrent", "max_concurrent", "Scheduling", "N", "sequences that run at once",

@@ -32,6 +32,9 @@ struct ServerConfig {
 
   uint64_t device_memory_bytes = 0;  // 0: fits the machine
 
+  std::string disk_dir;             // empty: nothing outlives the process
+  std::string durability = "sync";  // or "os" or "none"
+
   uint64_t threads = 0;  // 0: one a core
   uint64_t max_concurrent = 64;
   uint64_t prefill_chunk_tokens = 256;

@@ -68,7 +68,7 @@ TEST_F(DataDirectoryTest, IsMadeAndFoundAgain) {
 }
 
 TEST_F(DataDirectoryTest, TakesAnEmptyOneAndOneHalfMade) {
-  fs::create_directory(path_);
+  fs::create_directories(path_ + "/lost+found");  // a file system of its own
   ASSERT_TRUE(DataDirectory::Open(path_).ok());
   fs::remove(path_ + "/cairn-directory");
   fs::remove(path_ + "/sessions");

@@ -67,6 +67,10 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
                                           "3",
                                           "--device-memory",
                                           "2GiB",
+                                          "--disk-dir",
+                                          "/var/lib/cairn",
+                                          "--durability",
+                                          "os",
                                           "--threads",
                                           "5",
                                           "--max-concurrent",
@@ -93,6 +97,8 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
   EXPECT_EQ(config.stream_interval_ms, 8u);
   EXPECT_EQ(config.drain_grace_seconds, 3u);
   EXPECT_EQ(config.device_memory_bytes, 2'147'483'648u);
+  EXPECT_EQ(config.disk_dir, "/var/lib/cairn");
+  EXPECT_EQ(config.durability, "os");
   EXPECT_EQ(config.threads, 5u);
   EXPECT_EQ(config.max_concurrent, 6u);
   EXPECT_EQ(config.prefill_chunk_tokens, 512u);
@@ -109,6 +115,7 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
       "request_memory_bytes: 3145728 "
       "stream_buffer_tokens: 7 stream_interval_ms: 8\n"
       "drain_grace_seconds: 3 device_memory_bytes: 2147483648 threads: 5 max_concurrent: 6\n"
+      "disk_dir: '/var/lib/cairn' durability: 'os' "
       "prefill_chunk_tokens: 512 max_tokens_default: 9 log_level: 'error' trace_file: 't.json'",
       "cairn.conf", config);
   ASSERT_TRUE(status.ok()) << status.message();
@@ -124,6 +131,8 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
   EXPECT_EQ(config.stream_interval_ms, 8u);
   EXPECT_EQ(config.drain_grace_seconds, 3u);
   EXPECT_EQ(config.device_memory_bytes, 2'147'483'648u);
+  EXPECT_EQ(config.disk_dir, "/var/lib/cairn");
+  EXPECT_EQ(config.durability, "os");
   EXPECT_EQ(config.threads, 5u);
   EXPECT_EQ(config.max_concurrent, 6u);
   EXPECT_EQ(config.prefill_chunk_tokens, 512u);
