@@ -14,13 +14,13 @@
 
 #include "base/check.h"
 #include "offload/durable_store.h"
+#include "offload/rocksdb_support.h"
 
 namespace cairn {
 namespace {
 
 constexpr std::chrono::milliseconds kMendPeriod{500};
 constexpr size_t kMemtableBytes = 16u << 20;  // about what a start has to replay
-constexpr size_t kInfoLogBytes = 1u << 20;
 
 // Appends operands to a value.
 class AppendOperator final : public rocksdb::MergeOperator {
@@ -56,8 +56,9 @@ rocksdb::Options MakeOptions() {
   // After a loss of power the end of the log is what happened to reach the device. Replaying it up
   // to the first gap gives everything that was synced, and nothing out of order.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
-  options.max_log_file_size = kInfoLogBytes;
-  options.keep_log_file_num = 2;
+  // RocksDB's own log is a file beside the data, and Debian builds it with assertions: the process
+  // would die when the disk is full and a line of that file could not be written.
+  options.info_log = SilentLogger();
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   return options;
@@ -132,10 +133,10 @@ class RocksDbDurableStore final : public DurableStore {
 
  private:
   Status Translate(const rocksdb::Status& status) const {
-    const std::string text = path_ + ": " + status.ToString();
-    const bool full = status.IsNoSpace() || status.subcode() == rocksdb::Status::kSpaceLimit;
-    Status translated = full ? ResourceExhausted("the disk is full: " + text) : Unavailable(text);
-    return std::move(translated).WithRetryAfter(kMendPeriod);
+    if (status.IsNoSpace()) {
+      return ResourceExhausted("the disk of " + path_ + " is full").WithRetryAfter(kMendPeriod);
+    }
+    return Unavailable(FromRocksdb(status, path_).message()).WithRetryAfter(kMendPeriod);
   }
 
   // Commits fail with `why` until it is time to mend the store.

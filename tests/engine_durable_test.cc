@@ -123,6 +123,9 @@ class EngineDurableTest : public testing::Test {
   const std::string path_ = scratch_.File("tiny.gguf");
   FakeClock clock_;
   std::function<void()> on_pass_;  // set it while nothing runs
+  std::atomic<int> passes_{0};
+  std::counting_semaphore<> commit_began_{0};
+  std::counting_semaphore<> commit_may_end_{0};
   MemoryStore* store_ = nullptr;
   StreamId last_stream_;
   std::unique_ptr<Engine> engine_;
@@ -183,20 +186,19 @@ TEST_F(EngineDurableTest, WhatIsDeletedOrExpiredStaysAway) {
 // A commit that takes long holds back the tokens that it makes durable, and everything after them.
 TEST_F(EngineDurableTest, NothingIsSaidBeforeItIsDurable) {
   ASSERT_TRUE(Create("a", RandomTokens(1, 20)).ok());
-  std::counting_semaphore<> begun(0), may_end(0);
-  store_->on_commit = [&](const DurableBatch&) {
-    begun.release();
-    may_end.acquire();
+  store_->on_commit = [this](const DurableBatch&) {
+    commit_began_.release();
+    commit_may_end_.acquire();
     return Status();
   };
   const auto sink = Decode("a", 3);
-  begun.acquire();
+  commit_began_.acquire();
   std::promise<Result<SessionInfo>> answer;
   engine_->GetSession({"a"}, [&](Result<SessionInfo> info) { answer.set_value(std::move(info)); });
   auto seen = answer.get_future();
   EXPECT_EQ(seen.wait_for(milliseconds(20)), std::future_status::timeout);
   EXPECT_EQ(sink->tokens(), Ids());
-  may_end.release(100);
+  commit_may_end_.release(100);
   EXPECT_TRUE(sink->Wait().status.ok());
   EXPECT_EQ(sink->tokens().size(), 3u);
   EXPECT_GT((*seen.get()).token_count, 20);
@@ -238,9 +240,8 @@ TEST_F(EngineDurableTest, WhatTheDiskDoesNotTakeIsTakenBack) {
 TEST_F(EngineDurableTest, StreamsEndWhereTheDiskDid) {
   ASSERT_TRUE(Create("a", RandomTokens(1, 20)).ok());
   ASSERT_TRUE(Create("b", RandomTokens(2, 20)).ok());
-  int commits = 0;
-  store_->on_commit = [&commits](const DurableBatch&) {
-    return ++commits <= 10 ? Status() : Unavailable("the cable is out");
+  store_->on_commit = [left = 10](const DurableBatch&) mutable {
+    return left-- > 0 ? Status() : Unavailable("the cable is out");
   };
   const auto a = Decode("a", 100), b = Decode("b", 100);
   for (const auto& [id, sink] : {std::pair("a", a), std::pair("b", b)}) {
@@ -257,8 +258,7 @@ TEST_F(EngineDurableTest, StreamsEndWhereTheDiskDid) {
 // Sinks are told on the journal's thread; the stream stops all the same, and goes on.
 TEST_F(EngineDurableTest, AFullSinkPausesItsStream) {
   ASSERT_TRUE(Create("a", RandomTokens(1, 20)).ok());
-  std::atomic<int> passes{0};
-  on_pass_ = [&] { ++passes; };
+  on_pass_ = [this] { ++passes_; };
   const auto sink = Decode("a", 100, 5);
   const auto state = [&] { return *Get("a"); };
   // Until it is paused: then its tokens stand still from one look to the next.
@@ -269,11 +269,11 @@ TEST_F(EngineDurableTest, AFullSinkPausesItsStream) {
     count = now;
   }
   EXPECT_LT(count, 20 + 5 + 2 * static_cast<int64_t>(SessionJournal::kRoundsMax) + 2);
-  const int before = passes;
+  const int before = passes_;
   engine_->ResumeStream(last_stream_);
   while (state().token_count == count) {
   }
-  EXPECT_GT(passes, before);
+  EXPECT_GT(passes_, before);
   engine_->CancelStream(last_stream_, Status(Code::kCancelled, "enough"));
   EXPECT_EQ(sink->Wait().status.code(), Code::kCancelled);
 }

@@ -144,8 +144,8 @@ TEST_F(SessionJournalTest, RoundsShareASync) {
   waits.get();
   begun.acquire();
   may_end.release();
-  world_.store().on_commit = nullptr;
   world_.Round();
+  world_.store().on_commit = nullptr;
   EXPECT_EQ(world_.store().commit_count(), commits + 3);
   EXPECT_THAT(world_.TakeSaid(), ElementsAre("1", "2", "3", "4", "5", "6", "7", "8", "9"));
   EXPECT_EQ(world_.Stored("a"), (Ids{1, 2, 3, 4, 5, 6, 7, 8, 9, 100}));
