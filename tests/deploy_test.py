@@ -90,6 +90,8 @@ class ManifestTest(unittest.TestCase):
         self.assertEqual(self.container["args"][0], "--config")
         self.assertEqual(path, f"{self.mounts['config']['mountPath']}/{CONFIG.name}")
         self.assertEqual(str(pathlib.PurePath(self.config.model).parent), self.mounts["models"]["mountPath"])
+        self.assertEqual(str(pathlib.PurePath(self.config.disk_dir).parent), self.mounts["sessions"]["mountPath"],
+                         "a volume's root may have files of the file system, and is then not taken for ours")
         self.assertEqual({name for name, mount in self.mounts.items() if not mount.get("readOnly")}, claims)
 
     def test_memory_holds_weights_and_pools(self):
@@ -162,15 +164,16 @@ class ManifestTest(unittest.TestCase):
 class ServerTest(unittest.TestCase):
     """cairnd with the sample configuration; only what belongs to the container is somewhere else."""
 
-    def start(self, *flags):
-        return Server(sys.argv[1], sys.argv[3], "--config", CONFIG, "--health-listen", "127.0.0.1:0", *flags)
+    def start(self, folder, *flags):
+        return Server(sys.argv[1], sys.argv[3], "--config", CONFIG, "--health-listen", "127.0.0.1:0",
+                      "--disk-dir", f"{folder}/data", *flags)
 
     def health_address(self, server):
         [address] = [line.removeprefix("health on ") for line in server.summary if line.startswith("health on ")]
         return address
 
     def test_the_probes_and_the_image_ask_what_is_there(self):
-        with self.start() as server:
+        with tempfile.TemporaryDirectory() as folder, self.start(folder) as server:
             address = self.health_address(server)
             [container] = manifest("StatefulSet")["spec"]["template"]["spec"]["containers"]
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
@@ -188,7 +191,7 @@ class ServerTest(unittest.TestCase):
         sleep = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
         beyond = pod["terminationGracePeriodSeconds"] - sleep - config().drain_grace_seconds
         self.assertGreater(beyond, LAST_MESSAGES_SECONDS)
-        with self.start("--drain-grace", "1") as server:
+        with tempfile.TemporaryDirectory() as folder, self.start(folder, "--drain-grace", "1") as server:
             stream = subprocess.Popen([sys.argv[2], "--address", server.address, "generate", "-n", "7000",
                                        "--ignore-eos", "For ever"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             self.assertTrue(stream.stdout.read(1))  # it runs, and longer than the grace
