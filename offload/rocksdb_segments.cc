@@ -32,6 +32,7 @@ constexpr uint64_t kFileExtraBytes = 8 << 10;
 rocksdb::Options DatabaseOptions() {
   rocksdb::BlockBasedTableOptions table;
   table.no_block_cache = true;  // the host tier is the cache
+  table.block_size = 1;         // a record in each, so that damage of one takes no other with it
   table.checksum = rocksdb::kXXH3;
   table.format_version = 5;
 
@@ -180,6 +181,10 @@ Result<SegmentFile> RocksdbSegments::Database::Describe(
   auto contents = ParseContents(property->second);
   if (contents.status().code() == Code::kDataLoss) return contents.status();
   segment.foreign = !contents.ok() || contents->origin != origin;
+  if (contents.ok() && (contents->records.front().first.value() != segment.id.value() ||
+                        contents->records.back().first != segment.last)) {
+    return Status(Code::kDataLoss, file.name + ": is the file of another segment");
+  }
   if (!segment.foreign) segment.records = std::move(contents->records);
   return segment;
 }

@@ -25,6 +25,7 @@ uint64_t DiskUsage(const std::string& folder) {
   };
   count(folder);
   std::error_code gone;  // files may go while they are counted
+  if (!fs::is_directory(folder)) return blocks * 512;
   for (fs::recursive_directory_iterator entry(folder, gone), end; !gone && entry != end;
        entry.increment(gone)) {
     count(entry->path());
