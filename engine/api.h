@@ -74,13 +74,13 @@ struct StreamEnd {
   std::optional<std::string> stop_string;
 };
 
-// Where a stream's tokens go. Called on the engine thread, which must not be blocked: a sink hands
-// over and returns. OnEnd is the last call, and comes exactly once.
+// Where a stream's tokens go. Called on the engine thread or the journal's, which must not be
+// blocked: a sink hands over and returns. OnEnd is the last call, and comes exactly once.
 class TokenSink {
  public:
   virtual ~TokenSink() = default;
   // False: the sink is full now (it has taken this update all the same). The sequence is paused
-  // until Engine::ResumeStream.
+  // until Engine::ResumeStream; with a journal, updates that were under way come all the same.
   virtual bool OnTokens(StreamUpdate update) = 0;
   virtual void OnEnd(StreamEnd end) = 0;
 };
@@ -228,6 +228,8 @@ struct EngineStats {
   int64_t steps = 0;
   std::chrono::nanoseconds step_time{0};     // in all steps: planning to commit
   std::chrono::nanoseconds forward_time{0};  // of it, inside the model
+  int64_t session_commits = 0;               // batches of changes that were made durable
+  int64_t session_commits_failed = 0;        // and that the disk did not take
 };
 
 struct ModelInfo {
@@ -249,7 +251,8 @@ struct ModelInfo {
   std::vector<uint32_t> end_token_ids;
 };
 
-// Called once, on the engine thread or, when the request is refused at the door, on the caller's.
+// Called once: on the engine thread, the journal's when there is one, or, when the request is
+// refused at the door, the caller's.
 template <class T>
 using Reply = std::function<void(Result<T>)>;
 struct Done {};

@@ -225,6 +225,11 @@ Result<EngineStats> EngineCore::GetStats() {
   stats.steps = counts.steps;
   stats.step_time = counts.step_time;
   stats.forward_time = counts.forward_time;
+  if (parts_.journal != nullptr) {
+    const JournalCounts journal = parts_.journal->counts();
+    stats.session_commits = static_cast<int64_t>(journal.commits);
+    stats.session_commits_failed = static_cast<int64_t>(journal.failed_commits);
+  }
   return stats;
 }
 

@@ -65,12 +65,11 @@ class EngineCore {
   // Answers `reply` once what `result` tells of is durable. `subject` is the session that it is
   // about, or one of SessionJournal's names for none and any.
   template <class T>
-  void Answer(std::string subject, const Reply<T>& reply, Result<T> result) {
+  void Answer(const std::string& subject, const Reply<T>& reply, Result<T> result) {
     if (parts_.journal == nullptr) return reply(std::move(result));
-    parts_.journal->Hold(std::move(subject),
-                         [reply, result = std::move(result)](const Status& made) mutable {
-                           reply(made.ok() ? std::move(result) : made);
-                         });
+    parts_.journal->Hold(subject, [reply, result = std::move(result)](const Status& made) mutable {
+      reply(made.ok() ? std::move(result) : made);
+    });
   }
   // Calls `then` once everything before it has been said.
   void WhenAllIsSaid(const std::function<void()>& then);

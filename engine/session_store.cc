@@ -196,8 +196,10 @@ Result<StoredSessions> LoadSessions(DurableStore& store, const Digest& vocabular
     if (Assembly* assembly = assembly_of(key)) assembly->TakeChunk(key, value);
   }));
   loaded.garbage_count = changes.changes().size();
-  changes.Put(kModelKey, ModelRecord(vocabulary, model));
-  RETURN_IF_ERROR(store.Commit(changes, CommitSync::kDevice));
+  ASSIGN_OR_RETURN(const std::optional<std::string> known_model, Get(store, kModelKey));
+  const std::string record = ModelRecord(vocabulary, model);
+  if (known_model != record) changes.Put(kModelKey, record);
+  if (!changes.empty()) RETURN_IF_ERROR(store.Commit(changes, CommitSync::kDevice));
   for (Assembly& assembly : assemblies) {
     loaded.sessions.push_back(std::move(assembly).Finish());
     const Session& session = loaded.sessions.back().session;

@@ -202,6 +202,8 @@ v1::CacheStats ToProto(const EngineStats& stats) {
   proto.set_steps(stats.steps);
   *proto.mutable_step_time() = DurationToProto(stats.step_time);
   *proto.mutable_forward_time() = DurationToProto(stats.forward_time);
+  proto.set_session_commits(stats.session_commits);
+  proto.set_session_commits_failed(stats.session_commits_failed);
   return proto;
 }
 

@@ -240,6 +240,20 @@ exec sleep 60""")
         self.assertEqual((status, out), (1, ""))
         self.assertIn("cairnd did not start: no such model", err)
 
+    def test_durable(self):
+        self.script("build/service/cairnd", """for level; do :; done
+echo "$level" >"$(dirname "$0")/level"
+echo listening on 127.0.0.1:77
+exec sleep 60""")
+        self.script("build/tests/serving_bench", f"""case $(cat {self.root}/build/service/level) in
+none) rate=1000 ;; os) rate=980 ;; sync) rate=950 ;; esac
+echo '{{"case":"served","streams":1,"tokens_per_s":'$rate'}}'""")
+        status, out, err = self.bench("--rows", "durable", "--quick")
+        self.assertEqual(status, 0, err)
+        cells = [[cell.strip() for cell in line.split("|")[2:-1]] for line in out.splitlines()[4:]]
+        self.assertEqual(cells, [["1,000", "980", "950", "0.98", "0.95"]] * 4)
+        self.assertIn("--disk-dir", self.calls.read_text())
+
     def test_start(self):
         self.script("build/service/cairnd", "echo listening on 127.0.0.1:77\nexec sleep 60")
         self.script("build/tests/serving_bench", "")

@@ -228,6 +228,10 @@ TEST_F(EngineDurableTest, WhatTheDiskDoesNotTakeIsTakenBack) {
   EXPECT_TRUE(one_shot->Wait().status.ok()) << "it is of no session";
   EXPECT_EQ(one_shot->tokens().size(), 4u);
   EXPECT_TRUE(engine_->Healthy());
+  const auto stats =
+      Ask<EngineStats>([&](Reply<EngineStats> reply) { engine_->GetStats(std::move(reply)); });
+  EXPECT_EQ(stats->session_commits, 2);
+  EXPECT_GE(stats->session_commits_failed, 4);
 
   store_->on_commit = nullptr;
   EXPECT_TRUE(Append("a", {8}).ok());

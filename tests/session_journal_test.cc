@@ -68,9 +68,11 @@ class World {
     const auto stored = LoadSession(*memory_, id);
     return stored.ok() && stored->has_value() ? (**stored).session.tokens : Ids{404};
   }
-  // The store of a process that has died: what it wrote is there, what it would write is not.
-  static MemoryStore::Map Crash(std::unique_ptr<World> world) {
+  // What a process leaves that has died: what it wrote is there, what it would write is not. With
+  // the power goes what was not synced, all but a beginning of so many batches.
+  static MemoryStore::Map Crash(std::unique_ptr<World> world, std::optional<size_t> power_left) {
     world->memory_->Die();
+    if (power_left) world->memory_->LosePower(*power_left);
     const MemoryStore::Map left = world->memory_->Everything();
     world->journal_->Close(*world->table_);
     return left;
@@ -257,8 +259,12 @@ class History {
       });
       world_->journal().Submit(world_->table());
     }
-    const size_t acknowledged = acknowledged_;  // or more, by now
-    MemoryStore::Map left = World::Crash(std::move(world_));
+    std::optional<size_t> power_left;
+    if (rng_.Chance(0.5)) power_left = rng_.Below(20);
+    // Or more, by now. What was never synced may go with the power, acknowledged or not.
+    const bool may_lose = power_left && sync_ == CommitSync::kSystem;
+    const size_t acknowledged = may_lose ? 0 : acknowledged_.load();
+    MemoryStore::Map left = World::Crash(std::move(world_), power_left);
     auto store = std::make_unique<MemoryStore>();
     store->Damage([&](MemoryStore::Map& map) { map = std::move(left); });
     Start(std::move(store));

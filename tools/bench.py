@@ -21,10 +21,11 @@ import bench_report
 from bench_contestants import ROWS, BenchError, Cairn, llama_cpp, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = ["grpc", "start", "scaling", "threads", "roofline"]
+EXTRAS = ["grpc", "durable", "start", "scaling", "threads", "roofline"]
 SCALING_CONTEXTS = (64, 256, 1024, 2048, 4096, 7800)
 SERVED = ((64, 1), (128, 8))  # context and streams
 SERVED_TOKENS = 256  # by each stream: the first and last ones are not all at the same time
+DURABILITIES = ("none", "os", "sync")
 SMALL_POOL = "64MiB"  # which eight streams of 512 tokens fill
 HOPELESS = 0.8  # of the better variant
 
@@ -79,6 +80,27 @@ def measure_grpc(cairns, repeat):
                 for name, value in {**figures, "overhead": overhead}.items():
                     samples.setdefault(title, {}).setdefault(name, []).append(value)
         report[cairn.mode] = {title: {name: statistics.median(values) for name, values in of.items()}
+                              for title, of in samples.items()}
+    return report
+
+
+def measure_durable(cairns, repeat):
+    """What a client sees with sessions on the disk, in tokens/s: {mode: {title: {level of --durability: tokens/s}}}."""
+    report = {}
+    for cairn in cairns:
+        samples = {}
+        for turn in range(repeat):
+            for context, streams in SERVED:
+                title = f"decode, {streams} stream{'s' * (streams > 1)} at {context}"
+                for level in DURABILITIES:
+                    say(f"durable: {cairn.name}, {title}, {level}")
+                    with tempfile.TemporaryDirectory(dir=cairn.build) as folder:  # on a disk, as /tmp may not be
+                        flags = ["--disk-dir", pathlib.Path(folder) / "data", "--durability", level]
+                        with cairn.server(*flags) as server:
+                            served = run(cairn.serving_command(server.address, context, streams, SERVED_TOKENS))
+                    rate = cairn.read_cases(served)[-1]["tokens_per_s"]
+                    samples.setdefault(title, {}).setdefault(level, []).append(rate)
+        report[cairn.mode] = {title: {level: statistics.median(values) for level, values in of.items()}
                               for title, of in samples.items()}
     return report
 
@@ -193,6 +215,8 @@ def measure(options):
     repeat = 1 if options.quick else 3
     if "grpc" in options.rows:
         report["grpc"] = measure_grpc(cairns, options.alternations)
+    if "durable" in options.rows:
+        report["durable"] = measure_durable(cairns, options.alternations)
     if "start" in options.rows:
         report["start"] = measure_start(cairns, options.alternations)
     if "scaling" in options.rows:
@@ -211,6 +235,8 @@ def show(report):
         print("\n" + bench_report.comparison_table(report["rows"]))
     if "grpc" in report:
         print("\n" + bench_report.grpc_table(report["grpc"]))
+    if "durable" in report:
+        print("\n" + bench_report.durable_table(report["durable"]))
     if "start" in report:
         print("\n" + bench_report.start_table(report["start"]))
     if "scaling" in report:

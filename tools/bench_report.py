@@ -155,6 +155,14 @@ def grpc_table(report):
     return table(["tokens/s", "engine", "over gRPC", "ratio", "of a step outside the model"], lines)
 
 
+def durable_table(report):
+    """report[mode][title]: {"none", "os", "sync": tokens/s}"""
+    lines = [[f"{title}, {mode}", *(number(rate) for rate in rates.values()),
+              *(f"{rates[level] / rates['none']:.2f}" for level in ("os", "sync"))]
+             for mode, titles in report.items() for title, rates in titles.items()]
+    return table(["tokens/s over gRPC, --durability", "none", "os", "sync", "os ÷ none", "sync ÷ none"], lines)
+
+
 def start_table(report):
     """report[mode]: {"seconds", "resident", "weights", "pool"}"""
     lines = [[mode, f"{each['seconds']:.2f} s", *(f"{each[name] / 1e6:,.0f} MB" for name in ("weights", "pool")),
