@@ -284,8 +284,8 @@ def describe(known):
     return "nothing" if known is None else f"{len(known.tokens)} tokens ending in {known.tokens[-5:]}, {known.info.etag}"
 
 
-def live_and_die(server, clients, stubs, rng):
-    """One life of the server; its process is dead afterwards."""
+def live_and_die(server, clients, stubs, seconds):
+    """One life of the server, of so many seconds; its process is dead afterwards."""
     channels = [grpc.insecure_channel(server.address) for _ in clients]
     for client, channel in zip(clients, channels):
         client.connect(stubs[5].SessionServiceStub(channel))
@@ -293,7 +293,7 @@ def live_and_die(server, clients, stubs, rng):
     threads = [threading.Thread(target=client.run) for client in clients]
     for thread in threads:
         thread.start()
-    time.sleep(rng.random() ** 2 * LIFE_SECONDS_MAX)
+    time.sleep(seconds)
     os.kill(server.process.pid, signal.SIGKILL)
     server.process.wait()
     for thread in threads:
@@ -322,14 +322,15 @@ def main():
         if not options.model:
             assert os.spawnl(os.P_WAIT, options.tiny_model_tool, options.tiny_model_tool, model) == 0
         clients = [Client(i, options.seed, stubs) for i in range(CLIENTS)]
-        flags = ["--disk-dir", f"{scratch}/data", "--threads", "1", "--device-memory", "16MiB",
-                 "--stream-interval", "0"]
+        flags = ["--disk-dir", f"{scratch}/data", "--threads", "1", "--stream-interval", "0",
+                 "--device-memory", "256MiB" if options.model else "16MiB"]
+        seconds_max = LIFE_SECONDS_MAX * (10 if options.model else 1)  # a real model takes its time
         for round_number in range(options.rounds):
             # The death of a process must take nothing at either level.
             durability = rng.choice(["sync", "sync", "sync", "os"])
             with Server(options.cairnd, model, *flags, "--durability", durability) as server:
                 try:
-                    live_and_die(server, clients, stubs, rng)
+                    live_and_die(server, clients, stubs, rng.random() ** 2 * seconds_max)
                 except BaseException:
                     server.log.seek(0)
                     print(f"round {round_number} of seed {options.seed}; the server's log:\n{server.log.read()}")
