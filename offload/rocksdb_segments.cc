@@ -13,8 +13,10 @@
 #include <shared_mutex>
 
 #include "base/log.h"
+#include "offload/direct_writer.h"
 #include "offload/record_key.h"
 #include "offload/rocksdb_contents.h"
+#include "offload/rocksdb_direct_file.h"
 #include "offload/rocksdb_support.h"
 #include "offload/segment_contents.h"
 
@@ -43,7 +45,6 @@ rocksdb::Options DatabaseOptions() {
   options.num_levels = 2;  // the first stays empty; only from the others a file can be dropped
   options.disable_auto_compactions = true;
   options.write_buffer_size = 64 << 10;  // never used
-  options.use_direct_reads = true;
   options.max_open_files = -1;
   options.max_file_opening_threads = 4;
   // A damaged file then costs its own segment and not the database; records verify themselves.
@@ -58,13 +59,9 @@ rocksdb::Options DatabaseOptions() {
   return options;
 }
 
-// The kernel is told to write every megabyte, and the writer waits for it: otherwise it all lands
-// on the disk at once when the file is synced, in front of every read.
-rocksdb::EnvOptions WriteOptions(const rocksdb::Options& options) {
-  rocksdb::EnvOptions env_options(options);
-  env_options.use_direct_reads = false;
-  env_options.bytes_per_sync = 1 << 20;
-  env_options.strict_bytes_per_sync = true;
+rocksdb::EnvOptions WriterEnvOptions() {
+  rocksdb::EnvOptions env_options;
+  env_options.use_mmap_writes = false;
   env_options.writable_file_max_buffer_size = 64 << 10;  // records are larger: no copy of them
   return env_options;
 }
@@ -84,6 +81,8 @@ struct RocksdbSegments::Database {
   std::string directory;
   RecordOrigin origin;
   rocksdb::Options options = DatabaseOptions();
+  std::unique_ptr<rocksdb::Env> writer_env = DirectWriteEnv();
+  rocksdb::Options writer_options = DatabaseOptions();
 
   // A read has both, one after the other; who wants to be alone keeps the first while it waits for
   // the second, so that reads, which overlap, cannot keep it away.
@@ -204,6 +203,8 @@ Result<std::unique_ptr<RocksdbSegments>> RocksdbSegments::Open(const std::string
   std::error_code error;
   fs::create_directories(directory, error);
   if (error) return Unavailable(directory + ": " + error.message());
+  database->options.use_direct_reads = HasDirectIo(directory);
+  database->writer_options.env = database->writer_env.get();
   RETURN_IF_ERROR(database->Open());
   fs::remove_all(directory + "/open", error);
   fs::create_directory(directory + "/open", error);
@@ -245,7 +246,8 @@ Status RocksdbSegments::Put(RecordId id, std::string_view record) {
   Database& to = *database_;
   if (!to.writer) {
     to.writer_path = to.directory + "/open/" + std::to_string(id.value()) + ".sst";
-    to.writer = std::make_unique<rocksdb::SstFileWriter>(WriteOptions(to.options), to.options);
+    to.writer = std::make_unique<rocksdb::SstFileWriter>(WriterEnvOptions(), to.writer_options,
+                                                         nullptr, false);
     const rocksdb::Status opened = to.writer->Open(to.writer_path);
     if (!opened.ok()) {
       to.AbandonWriter();

@@ -194,9 +194,9 @@ TEST(SpillStoreCrashTest, WhatWasSaidToBeStoredIsThereAfterAKill) {
   Rng rng(1);
   Promises promises;
   size_t checked = 0;
-  for (uint64_t round = 1; round <= 30 && !HasFailure(); ++round) {
+  for (uint64_t round = 1; round <= 24 && !HasFailure(); ++round) {
     SCOPED_TRACE(round);
-    RunAndKill(directory, round, 1 + rng.Below(300), promises);
+    RunAndKill(directory, round, 1 + rng.Below(200), promises);
     SpillDriver driver(ConfigOf(directory), LayoutOf(kBlockBytes));
     promises.Check(driver);
     checked += promises.record_count();
@@ -204,7 +204,7 @@ TEST(SpillStoreCrashTest, WhatWasSaidToBeStoredIsThereAfterAKill) {
     EXPECT_TRUE(FilesBelow(directory + "/open", "").empty());  // what was being written is gone
     EXPECT_EQ(FilesBelow(directory, ".sst").size(), driver.store().stats().segment_count);
   }
-  EXPECT_GT(checked, 1000u);
+  EXPECT_GT(checked, 500u);
 }
 
 }  // namespace
