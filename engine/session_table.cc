@@ -81,7 +81,9 @@ SessionTable::SessionTable(const EngineConfig& config, uint32_t vocabulary_size,
       rng_(seed),
       changes_(changes),
       now_(clock.WallNow()),
-      started_(clock.Now()) {}
+      started_(clock.Now()),
+      token_bound_(config.session_tokens_max),
+      session_bound_(config.session_count_max) {}
 
 void SessionTable::Continue(uint64_t next_serial, nanoseconds lived) {
   CHECK(sessions_.empty() && aside_.empty() && next_serial > 0);
@@ -102,6 +104,8 @@ Status SessionTable::Restore(StoredSession stored) {
   total_token_count_ += session.tokens.size();
   std::string id = session.id;
   NoteExpiry(sessions_.emplace(std::move(id), std::move(session)).first->second);
+  token_bound_ = std::max(token_bound_, total_token_count_);
+  session_bound_ = std::max(session_bound_, sessions_.size());
   return Status();
 }
 
@@ -309,9 +313,9 @@ void SessionTable::CheckInvariants() const {
     if (end) CHECK(lifetimes_.contains({*end, id}));
     expiry_count += moment != nullptr || end.has_value();
   }
-  CHECK(token_count == total_token_count_ && token_count <= config_.session_tokens_max);
+  CHECK(token_count == total_token_count_ && token_count <= token_bound_);
   CHECK(expiry_count == moments_.size() + lifetimes_.size());
-  CHECK(sessions_.size() <= config_.session_count_max);
+  CHECK(sessions_.size() <= session_bound_);
 }
 
 Result<Session*> SessionTable::FindMutable(const std::string& id) {
@@ -339,7 +343,9 @@ Result<std::string> SessionTable::ClaimId(const std::string& wanted) {
 }
 
 Status SessionTable::CheckTokensFit(uint64_t count) const {
-  if (count <= config_.session_tokens_max - total_token_count_) return Status();
+  const uint64_t left =
+      config_.session_tokens_max - std::min(config_.session_tokens_max, total_token_count_);
+  if (count <= left) return Status();
   return ResourceExhausted("all sessions hold " + std::to_string(total_token_count_) +
                            " tokens, and " + std::to_string(count) +
                            " more are over the limit of " +
@@ -347,7 +353,7 @@ Status SessionTable::CheckTokensFit(uint64_t count) const {
       .WithRetryAfter(kRetryDelay);
 }
 
-// Whether a stored session keeps the bounds of this server, which may be narrower than they were.
+// Whether this server can decode a stored session.
 Status SessionTable::CheckFits(const Session& session) const {
   const std::string subject = "session " + Quoted(session.id) + " is set aside: ";
   if (session.tokens.size() > config_.context_length) {
@@ -361,13 +367,7 @@ Status SessionTable::CheckFits(const Session& session) const {
     return FailedPrecondition(subject + "it holds token " + std::to_string(*stranger) +
                               ", over the vocabulary of " + std::to_string(vocabulary_size_));
   }
-  if (sessions_.size() < config_.session_count_max &&
-      session.tokens.size() <= config_.session_tokens_max - total_token_count_) {
-    return Status();
-  }
-  return FailedPrecondition(subject + "this server keeps at most " +
-                            std::to_string(config_.session_count_max) + " sessions of " +
-                            std::to_string(config_.session_tokens_max) + " tokens together");
+  return Status();
 }
 
 const Session* SessionTable::Insert(Session session) {

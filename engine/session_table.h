@@ -16,7 +16,8 @@
 // A session that was stored and cannot be served is set aside: whoever asks for it is told why, its
 // id is taken, and it can be deleted.
 //
-// (1) total_token_count() is the sum over all sessions, at most config.session_tokens_max.
+// (1) total_token_count() is the sum over all sessions, at most config.session_tokens_max. What was
+//     stored is restored in any case, also when the bounds were wider then; new ones have to wait.
 // (2) A session holds at most config.context_length tokens.
 // (3) 0 <= computed_token_count <= tokens.size().
 // (4) `moments_` and `lifetimes_` have exactly the sessions that can expire, at the time at which
@@ -142,6 +143,8 @@ class SessionTable {
   std::set<std::pair<Clock::Wall, std::string>> moments_;
   std::set<std::pair<std::chrono::nanoseconds, std::string>> lifetimes_;  // ends, as `lived`
   uint64_t total_token_count_ = 0;
+  uint64_t token_bound_;  // of (1), or what was restored beyond it
+  size_t session_bound_;  // likewise of config.session_count_max
 };
 
 }  // namespace cairn

@@ -73,7 +73,7 @@ class World {
   static MemoryStore::Map Crash(std::unique_ptr<World> world, std::optional<size_t> power_left) {
     world->memory_->Die();
     if (power_left) world->memory_->LosePower(*power_left);
-    const MemoryStore::Map left = world->memory_->Everything();
+    MemoryStore::Map left = world->memory_->Everything();
     world->journal_->Close(*world->table_);
     return left;
   }

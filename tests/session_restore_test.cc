@@ -123,21 +123,25 @@ TEST_F(SessionRestoreTest, WhatCannotBeServedIsSetAside) {
   EXPECT_EQ(table_.Find("long").status().code(), Code::kNotFound);
 }
 
-TEST_F(SessionRestoreTest, OverTheBoundsOfTheServerTheRestIsSetAside) {
+TEST_F(SessionRestoreTest, WhatIsOverTheBoundsIsRestoredAndNewOnesWait) {
   table_.Continue(100, nanoseconds(0));
-  for (uint64_t i = 0; i < 7; ++i) {
+  for (uint64_t i = 0; i < 7; ++i) {  // of five
     Session session;
     session.id = "s" + std::to_string(i);
     session.serial = 1 + i;
     session.tokens = Ids(60, 1);  // of 250 together
     session.token_digest = ExtendTokenDigest(kNoTokensDigest, session.tokens);
-    EXPECT_EQ(table_.Restore(Stored(session)).ok(), i < 4) << i;
+    ASSERT_TRUE(table_.Restore(Stored(session)).ok()) << i;
     table_.CheckInvariants();
   }
-  EXPECT_EQ(table_.Find("s6").status().message(),
-            "session 's6' is set aside: this server keeps at most 5 sessions of 250 tokens "
-            "together");
-  EXPECT_EQ(table_.Find("s0").status().code(), Code::kOk);
+  EXPECT_EQ(table_.total_token_count(), 420u);
+  EXPECT_EQ(table_.Append("s0", Ids{1}, {}).status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(table_.Create({.id = "t"}).status().code(), Code::kResourceExhausted);
+  ASSERT_TRUE(table_.Append("s0", Ids{}, {}).ok());
+  for (const char* id : {"s1", "s2", "s3"}) ASSERT_TRUE(table_.Delete(id).ok());
+  EXPECT_EQ(table_.Append("s0", Ids(11, 1), {}).status().code(), Code::kResourceExhausted);
+  ASSERT_TRUE(table_.Append("s0", Ids(10, 1), {}).ok());
+  Create("t");
 }
 
 }  // namespace
