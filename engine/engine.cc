@@ -94,8 +94,10 @@ void Engine::CreateSession(CreateSessionRequest request, Reply<SessionInfo> repl
 }
 
 void Engine::GetSession(SessionRef session, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(session.id, std::move(reply),
-                   [session](EngineCore& core) { return core.GetSession(session.id); });
+  std::string subject = session.id;
+  Ask<SessionInfo>(
+      std::move(subject), std::move(reply),
+      [session = std::move(session)](EngineCore& core) { return core.GetSession(session.id); });
 }
 
 void Engine::ListSessions(ListSessionsRequest request, Reply<SessionPage> reply) {
@@ -112,8 +114,10 @@ void Engine::UpdateSession(UpdateSessionRequest request, Reply<SessionInfo> repl
 }
 
 void Engine::DeleteSession(SessionRef session, Reply<Done> reply) {
-  Ask<Done>(session.id, std::move(reply),
-            [session](EngineCore& core) { return core.DeleteSession(session.id); });
+  std::string subject = session.id;
+  Ask<Done>(std::move(subject), std::move(reply), [session = std::move(session)](EngineCore& core) {
+    return core.DeleteSession(session.id);
+  });
 }
 
 void Engine::ForkSession(ForkSessionRequest request, Reply<SessionInfo> reply) {
@@ -144,9 +148,11 @@ void Engine::AppendContent(AppendRequest request, Reply<AppendResult> reply) {
 
 void Engine::ReadTokens(std::string id, int64_t start_position, int64_t token_count,
                         Reply<TokenRange> reply) {
-  Ask<TokenRange>(id, std::move(reply), [id, start_position, token_count](EngineCore& core) {
-    return core.ReadTokens(id, start_position, token_count);
-  });
+  std::string subject = id;
+  Ask<TokenRange>(std::move(subject), std::move(reply),
+                  [id = std::move(id), start_position, token_count](EngineCore& core) {
+                    return core.ReadTokens(id, start_position, token_count);
+                  });
 }
 
 void Engine::SuspendSession(SuspendRequest request, Reply<SessionInfo> reply) {
@@ -159,9 +165,11 @@ void Engine::SuspendSession(SuspendRequest request, Reply<SessionInfo> reply) {
 
 void Engine::PrefetchSession(SessionRef session, Reply<SessionInfo> reply) {
   const StreamId stream(next_stream_++);
-  Ask<SessionInfo>(session.id, std::move(reply), [session, stream](EngineCore& core) {
-    return core.PrefetchSession(session.id, stream);
-  });
+  std::string subject = session.id;
+  Ask<SessionInfo>(std::move(subject), std::move(reply),
+                   [session = std::move(session), stream](EngineCore& core) {
+                     return core.PrefetchSession(session.id, stream);
+                   });
 }
 
 StreamId Engine::Decode(DecodeRequest request, std::shared_ptr<TokenSink> sink) {
