@@ -45,13 +45,13 @@ rocksdb::Options DatabaseOptions() {
   options.num_levels = 2;  // the first stays empty; only from the others a file can be dropped
   options.disable_auto_compactions = true;
   options.write_buffer_size = 64 << 10;  // never used
-  options.max_open_files = -1;
+  options.max_open_files = 512;  // 32 GiB of full segments; more are opened when they are read
   options.max_file_opening_threads = 4;
   // A damaged file then costs its own segment and not the database; records verify themselves.
   options.paranoid_checks = false;
   options.skip_stats_update_on_db_open = true;
   options.allow_fallocate = false;  // space that is taken ahead would count against the quota
-  options.max_manifest_file_size = 256 << 10;
+  options.max_manifest_file_size = 1 << 20;
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   options.info_log = SilentLogger();
@@ -234,8 +234,17 @@ Result<std::vector<SegmentFile>> RocksdbSegments::Scan() {
       segments.push_back(*std::move(segment));
       continue;
     }
-    LogWarning("disk tier: segment lost: " + segment.status().message());
-    RETURN_IF_ERROR(database_->DropRange(*first, *last));
+    const std::string& reason = segment.status().message();
+    if (segment.status().code() == Code::kDataLoss) {
+      LogWarning("disk tier: segment lost: " + reason);
+      RETURN_IF_ERROR(database_->DropRange(*first, *last));
+    } else {
+      LogWarning("disk tier: segment left alone: " + reason);
+      segments.push_back({.id = SegmentId(first->value()),
+                          .last = *last,
+                          .file_bytes = DiskBytes(file.db_path + file.name),
+                          .foreign = true});
+    }
   }
   std::sort(segments.begin(), segments.end(),
             [](const SegmentFile& a, const SegmentFile& b) { return a.id < b.id; });
@@ -266,8 +275,7 @@ Status RocksdbSegments::Put(RecordId id, std::string_view record) {
 
 Status RocksdbSegments::Append(RecordId id, const BlockIdentity& block,
                                std::span<const std::byte> payload) {
-  // RocksDB takes a record in one piece and copies it once more into its block: with the digest
-  // these are a tenth of the time that the disk needs.
+  // RocksDB takes a record in one piece.
   const EncodedRecord encoded = EncodeRecord(database_->origin, block, payload);
   std::string& record = database_->record;
   record.assign(encoded.header);

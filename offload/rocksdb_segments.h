@@ -44,7 +44,7 @@ struct SegmentFile {
 uint64_t RecordFileBytesMax(size_t token_count, size_t payload_bytes);
 
 // What RocksDB's own files take at most, beside the segments.
-inline constexpr uint64_t kDatabaseBytesMax = uint64_t{2} << 20;
+inline constexpr uint64_t kDatabaseBytesMax = uint64_t{4} << 20;
 
 class RocksdbSegments {
  public:
@@ -56,7 +56,8 @@ class RocksdbSegments {
   RocksdbSegments(const RocksdbSegments&) = delete;
   RocksdbSegments& operator=(const RocksdbSegments&) = delete;
 
-  // The closed segments, oldest first. A file that is missing or damaged is dropped, and logged.
+  // The closed segments, oldest first. A file that is missing or damaged is dropped, and logged;
+  // one that cannot be read now counts as foreign.
   Result<std::vector<SegmentFile>> Scan();
   // No record of this directory, past or present, has this id or a larger one.
   RecordId first_free_id() const;

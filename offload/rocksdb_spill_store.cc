@@ -79,6 +79,7 @@ class RocksdbSpillStore final : public SpillStore {
 
   const SpillStoreConfig config_;
   const size_t payload_bytes_;
+  const size_t block_tokens_;
   const uint64_t record_bytes_;
   const std::unique_ptr<RocksdbSegments> files_;
   const std::function<void()> wake_;
@@ -111,6 +112,7 @@ RocksdbSpillStore::RocksdbSpillStore(const SpillStoreConfig& config, const KvLay
                                      std::vector<SegmentFile> found, std::function<void()> wake)
     : config_(config),
       payload_bytes_(layout.block_bytes()),
+      block_tokens_(layout.block_tokens),
       record_bytes_(RecordFileBytesMax(layout.block_tokens, layout.block_bytes())),
       files_(std::move(files)),
       wake_(std::move(wake)),
@@ -153,7 +155,7 @@ SegmentId RocksdbSpillStore::OldestSegment() const {
 }
 
 void RocksdbSpillStore::Write(SpillWrite order) {
-  CHECK(order.payload.size() == payload_bytes_);
+  CHECK(order.payload.size() == payload_bytes_ && order.block.tokens.size() <= block_tokens_);
   {
     std::lock_guard lock(mutex_);
     if (ledger_.Reserve(1) == 1) {
@@ -175,8 +177,13 @@ void RocksdbSpillStore::Close() {
 
 void RocksdbSpillStore::Retire(SpillRetire order) {
   std::lock_guard lock(mutex_);
-  ledger_.BeginRetire(order.segment);
-  order.keep.resize(ledger_.Reserve(order.keep.size()));  // what does not fit is left out
+  // What a recovery found gone ends like what is removed, in its turn.
+  if (ledger_.Find(order.segment) == nullptr) {
+    order.keep.clear();
+  } else {
+    ledger_.BeginRetire(order.segment);
+    order.keep.resize(ledger_.Reserve(order.keep.size()));  // what does not fit is left out
+  }
   Enqueue(std::move(order));
 }
 

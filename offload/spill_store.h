@@ -79,7 +79,8 @@ struct SpillCompletion {
   Status status;
   RecordId record;    // of a write: where it lies
   SegmentId segment;  // of a write
-  // Of a retirement: from where to where. What could not be read or written again is left out.
+  // Of a retirement: from where to where. What could not be read or written again is left out. True
+  // also when the segment could not be removed: then it is still there, and may be retired again.
   struct Moved {
     RecordId from;
     RecordId to;

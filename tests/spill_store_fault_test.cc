@@ -246,6 +246,20 @@ TEST_F(SpillFaultTest, ShortWritesAreGoneOnWith) {
   EXPECT_EQ(Readable(driver), Numbers(0, 30));
 }
 
+TEST_F(SpillFaultTest, AReadErrorAtTheStartIsNotALoss) {
+  WriteThreeSegments();
+  {
+    const FileFaults faults(folder_.path(), [](const FileCall& call) -> FileAnswer {
+      return {.error = call.path.ends_with("8.sst") ? EIO : 0};
+    });
+    SpillDriver driver(Config(), layout_);
+    EXPECT_EQ(driver.found().size(), 20u);
+    EXPECT_EQ(driver.store().stats().foreign_segments, 1u);
+  }
+  SpillDriver driver(Config(), layout_);
+  EXPECT_EQ(Readable(driver), Numbers(0, 30));
+}
+
 TEST_F(SpillFaultTest, AReadErrorIsNotALoss) {
   WriteThreeSegments();
   SpillDriver driver(Config(), layout_);

@@ -20,7 +20,7 @@ class SpillStoreTest : public testing::Test {
  protected:
   SpillStoreConfig Config() const {
     return {.directory = folder_.path() + "/spill",
-            .quota_bytes = 4 << 20,
+            .quota_bytes = 8 << 20,
             .segment_bytes = 64 << 10,
             .idle_close = std::chrono::hours(1)};
   }
@@ -142,6 +142,17 @@ TEST_F(SpillStoreTest, RetireKeepsWhatItIsAskedTo) {
   EXPECT_EQ(driver.ReadOne(written[1].completion.record, 1).completion.status.code(),
             Code::kDataLoss);
   EXPECT_EQ(FilesBelow(Config().directory, ".sst").size(), 1u);
+}
+
+TEST_F(SpillStoreTest, RetiringWhatIsGoneIsNoError) {
+  SpillDriver driver(Config(), layout_);
+  const auto written = driver.WriteAll(0, 1);
+  const SegmentId segment = written[0].completion.segment;
+  for (int i = 0; i < 2; ++i) {
+    const auto retired = driver.RetireOne(segment, {written[0].completion.record});
+    EXPECT_TRUE(retired.completion.status.ok()) << retired.completion.status.ToString();
+    EXPECT_EQ(retired.completion.moved.size(), i == 0 ? 1u : 0u);
+  }
 }
 
 TEST_F(SpillStoreTest, ASegmentThatIsBeingRetiredIsNotTheOldest) {
@@ -296,7 +307,7 @@ TEST_F(SpillStoreTest, WhatCannotBeOpenedIsRefused) {
   config = Config();
   config.quota_bytes = 1 << 20;
   EXPECT_EQ(refusal(config).ToString(),
-            "INVALID_ARGUMENT: disk tier: a quota of 1048576 bytes is too small, at least 2228224 "
+            "INVALID_ARGUMENT: disk tier: a quota of 1048576 bytes is too small, at least 4325376 "
             "are needed");
 }
 
