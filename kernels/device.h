@@ -55,6 +55,7 @@ struct DeviceInfo {
   std::string instruction_set;  // "avx2", "portable": part of a block's layout id
   uint32_t thread_count = 0;    // compute threads, the caller of an op included
   uint64_t memory_bytes = 0;    // in all
+  bool reads_host_memory = false;  // its operations take addresses from AllocateHost as well
 };
 
 class Device {
@@ -63,6 +64,8 @@ class Device {
   virtual const DeviceInfo& info() const = 0;
   // Zero-filled, on huge pages where there are any. kResourceExhausted when there is not so much.
   virtual Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;
+  // The same in the host's memory, page-locked where that makes copies faster.
+  virtual Result<std::unique_ptr<Buffer>> AllocateHost(size_t size_bytes) = 0;
   virtual Result<std::unique_ptr<Stream>> NewStream(StreamUse use) = 0;
 };
 

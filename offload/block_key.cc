@@ -1,35 +1,42 @@
 #include "offload/block_key.h"
 
+#include <openssl/sha.h>
+
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <string>
 
 #include "base/check.h"
 
 namespace cairn {
 namespace {
 
-void AddDigest(DigestStream& stream, const Digest& digest) {
-  const uint64_t words[2] = {digest.high, digest.low};
-  stream.Add(std::as_bytes(std::span(words)));
+BlockKey KeyOf(std::span<const std::byte> frame) {
+  std::array<unsigned char, SHA256_DIGEST_LENGTH> hash;
+  SHA256(reinterpret_cast<const unsigned char*>(frame.data()), frame.size(), hash.data());
+  BlockKey key;
+  std::memcpy(&key.digest.high, hash.data(), 8);
+  std::memcpy(&key.digest.low, hash.data() + 8, 8);
+  return key;
 }
 
 // A text goes in with its length, so that no two lists of texts look alike.
-void AddText(DigestStream& stream, std::string_view text) {
+void AddText(std::string& frame, std::string_view text) {
   const uint64_t size = text.size();
-  stream.Add(std::as_bytes(std::span(&size, 1)));
-  stream.Add(text);
+  frame.append(reinterpret_cast<const char*>(&size), sizeof(size));
+  frame.append(text);
 }
 
 }  // namespace
 
 BlockKey RootKey(const Digest& fingerprint, std::string_view layout_id, std::string_view salt) {
-  DigestStream stream;
-  AddText(stream, "cairn block root 1");
-  AddDigest(stream, fingerprint);
-  AddText(stream, layout_id);
-  AddText(stream, salt);
-  return {stream.Finish()};
+  std::string frame;
+  AddText(frame, "cairn block root 2");
+  frame.append(reinterpret_cast<const char*>(&fingerprint), sizeof(fingerprint));
+  AddText(frame, layout_id);
+  AddText(frame, salt);
+  return KeyOf(std::as_bytes(std::span(frame)));
 }
 
 BlockKey ChildKey(const BlockKey& parent, std::span<const uint32_t> tokens) {
@@ -38,7 +45,7 @@ BlockKey ChildKey(const BlockKey& parent, std::span<const uint32_t> tokens) {
   std::array<std::byte, sizeof(Digest) + kBlockTokensMax * sizeof(uint32_t)> frame;
   std::memcpy(frame.data(), &parent.digest, sizeof(Digest));
   std::memcpy(frame.data() + sizeof(Digest), tokens.data(), tokens.size_bytes());
-  return {DigestOf(std::span(frame).first(sizeof(Digest) + tokens.size_bytes()))};
+  return KeyOf(std::span(frame).first(sizeof(Digest) + tokens.size_bytes()));
 }
 
 }  // namespace cairn

@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "offload/block_change.h"
+
 namespace cairn {
 namespace {
 
@@ -29,7 +31,7 @@ Hold& Hold::operator=(Hold&& other) noexcept {
 }
 
 Hold Hold::Clone() const {
-  CHECK(store_ != nullptr && store_->At(id_).state == BlockState::kHot);
+  CHECK(store_ != nullptr && store_->At(id_).state == BlockState::kSealed);
   return store_->Acquire(id_);
 }
 
@@ -38,18 +40,39 @@ void Hold::Release() {
 }
 
 const BlockKey& Hold::key() const {
-  CHECK(store_ != nullptr && store_->At(id_).state == BlockState::kHot);
+  CHECK(store_ != nullptr && store_->At(id_).state == BlockState::kSealed);
   return store_->At(id_).key;
 }
 
-const std::byte* Hold::address() const {
+bool Hold::is_sealed() const {
   CHECK(store_ != nullptr);
-  return store_->pool_.Address(store_->At(id_).slot);
+  return store_->At(id_).state == BlockState::kSealed;
+}
+
+bool Hold::is_ready() const {
+  CHECK(store_ != nullptr);
+  return store_->IsResident(store_->At(id_));
+}
+
+bool Hold::is_loading() const {
+  CHECK(store_ != nullptr);
+  const BlockMeta& meta = store_->At(id_);
+  return meta.load.valid() && !store_->IsResident(meta);
+}
+
+Tier Hold::tier() const {
+  CHECK(store_ != nullptr);
+  return store_->TierOf(store_->At(id_));
+}
+
+const std::byte* Hold::address() const {
+  CHECK(is_ready());
+  return store_->AddressOf(store_->At(id_));
 }
 
 std::byte* Hold::writable_address() const {
   CHECK(store_ != nullptr && store_->At(id_).state == BlockState::kFilling);
-  return store_->pool_.Address(store_->At(id_).slot);
+  return store_->AddressOf(store_->At(id_));
 }
 
 const EventRef& Hold::ready() const {
@@ -57,53 +80,142 @@ const EventRef& Hold::ready() const {
   return store_->At(id_).ready;
 }
 
+namespace {
+
+Result<size_t> PoolBytes(const char* name, uint32_t block_count, const KvLayout& layout) {
+  const size_t stride_bytes = SlotPool::StrideBytes(layout.block_bytes());
+  if (block_count > std::numeric_limits<size_t>::max() / stride_bytes) {
+    return ResourceExhausted(std::string(name) + " blocks are more than the address space");
+  }
+  return block_count * stride_bytes;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<BlockStore>> BlockStore::Create(const OffloadConfig& config,
                                                        const KvLayout& layout, Device& device,
                                                        const Clock& clock,
+                                                       std::unique_ptr<SpillStore> spill,
                                                        ChildKeyFunction child_key) {
   RETURN_IF_ERROR(config.Validate());
   CHECK(layout.block_bytes() > 0 && layout.block_tokens <= kBlockTokensMax);
-  const size_t stride_bytes = SlotPool::StrideBytes(layout.block_bytes());
-  if (config.device_blocks_max > std::numeric_limits<size_t>::max() / stride_bytes) {
-    return ResourceExhausted("device_blocks_max blocks are more than the address space");
+  ASSIGN_OR_RETURN(const size_t device_bytes,
+                   PoolBytes("device_blocks_max", config.device_blocks_max, layout));
+  ASSIGN_OR_RETURN(const size_t host_bytes,
+                   PoolBytes("host_blocks_max", config.host_blocks_max, layout));
+  ASSIGN_OR_RETURN(std::unique_ptr<Buffer> device_buffer, device.Allocate(device_bytes));
+  std::unique_ptr<Buffer> host_buffer;
+  std::unique_ptr<Stream> copy_stream;
+  if (config.host_blocks_max > 0) {
+    ASSIGN_OR_RETURN(host_buffer, device.AllocateHost(host_bytes));
+    ASSIGN_OR_RETURN(copy_stream, device.NewStream(StreamUse::kCopy));
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer,
-                   device.Allocate(config.device_blocks_max * stride_bytes));
+  const bool host_in_place = config.host_in_place && device.info().reads_host_memory;
   return std::unique_ptr<BlockStore>(
-      new BlockStore(config, layout, clock, std::move(buffer), child_key));
+      new BlockStore(config, layout, clock, host_in_place, std::move(device_buffer),
+                     std::move(host_buffer), std::move(copy_stream), std::move(spill), child_key));
 }
 
 BlockStore::BlockStore(const OffloadConfig& config, const KvLayout& layout, const Clock& clock,
-                       std::unique_ptr<Buffer> buffer, ChildKeyFunction child_key)
+                       bool host_in_place, std::unique_ptr<Buffer> device,
+                       std::unique_ptr<Buffer> host, std::unique_ptr<Stream> copy_stream,
+                       std::unique_ptr<SpillStore> spill, ChildKeyFunction child_key)
     : config_(config),
       layout_(layout),
       clock_(clock),
-      pool_(std::move(buffer), config.device_blocks_max, layout.block_bytes()),
-      index_(layout.block_tokens, config.device_blocks_max, child_key),
-      blocks_(config.device_blocks_max) {
-  for (uint32_t id = config.device_blocks_max; id > 0; --id) free_ids_.push_back(BlockId(id - 1));
+      host_in_place_(host_in_place),
+      device_pool_(std::move(device), config.device_blocks_max, layout.block_bytes()),
+      index_(layout.block_tokens, config.device_blocks_max + config.host_blocks_max, child_key),
+      copy_stream_(std::move(copy_stream)) {
+  if (host != nullptr) {
+    host_pool_.emplace(std::move(host), config.host_blocks_max, layout.block_bytes());
+  }
+  blocks_.reserve(config.device_blocks_max + config.host_blocks_max);
+  if (spill == nullptr) return;
+  disk_.emplace(std::move(spill), clock);
+  for (FoundRecord& record : disk_->TakeFound()) {
+    const BlockKey key = record.block.key;
+    const RecordId id = record.record;
+    if (found_.try_emplace(key, std::move(record)).second) {
+      found_keys_.emplace(id, key);
+    } else {
+      disk_->Forget(id);  // written twice
+    }
+  }
 }
 
-BlockStore::~BlockStore() {
-  CHECK(held_hot_count_ == 0);
-  CHECK(hot_count_ + pool_.free_count() == pool_.capacity());  // and nothing is filling
+BlockStore::~BlockStore() { CHECK(Count(Standing::kFilling) + Count(Standing::kHeld) == 0); }
+
+// The entries along `tokens`. What an earlier process left on disk of them is there from now on.
+std::vector<const PrefixIndex::Entry*> BlockStore::PathOf(const BlockKey& root,
+                                                          std::span<const uint32_t> tokens) {
+  const size_t block_tokens = layout_.block_tokens;
+  BlockKey parent = root;
+  for (size_t end = block_tokens; end <= tokens.size() && !found_.empty(); end += block_tokens) {
+    const auto own = tokens.subspan(end - block_tokens, block_tokens);
+    const BlockKey key = index_.KeyOf(parent, own);
+    const auto found = found_.find(key);
+    if (found != found_.end() && found->second.block.parent == parent &&
+        std::ranges::equal(found->second.block.tokens, own)) {
+      AdoptRecord(root, tokens.first(end), found->second);
+      found_keys_.erase(found->second.record);
+      found_.erase(found);
+    }
+    parent = key;
+  }
+  return index_.Walk(root, tokens);
+}
+
+// `tokens` end with the block of the record.
+void BlockStore::AdoptRecord(const BlockKey& root, std::span<const uint32_t> tokens,
+                             const FoundRecord& found) {
+  const BlockId id = NewId();
+  const std::optional<PrefixIndex::Placed> placed =
+      index_.PlaceDeep(root, tokens, id, seal_order_ + 1);
+  if (!placed || !placed->is_new) {  // it was computed again meanwhile
+    free_ids_.push_back(id);
+    disk_->Forget(found.record);
+    return;
+  }
+  BlockMeta& meta = blocks_[id.value()].emplace();
+  meta.state = BlockState::kSealed;
+  meta.record = found.record;
+  meta.key = found.block.key;
+  meta.parent = found.block.parent;
+  meta.first_position = (placed->entry->depth - 1) * layout_.block_tokens;
+  meta.token_count = layout_.block_tokens;
+  meta.priority = kPriorityDefault;
+  meta.seal_order = ++seal_order_;
+  meta.last_use = clock_.Now();
+  meta.use_order = ++use_order_;
+  ++Tally(StandingOf(meta));
+  disk_->Adopt(found.record, id);
 }
 
 std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32_t> tokens,
                                     uint32_t priority) {
   CHECK(priority <= kPriorityMax);
   const size_t block_count = tokens.size() / layout_.block_tokens;
-  std::vector<Hold> holds;
-  uint64_t found_count = 0;
-  for (const PrefixIndex::Entry* entry : index_.Walk(root, tokens)) {
-    Hold& hold = holds.emplace_back();
-    if (!entry->block.valid()) continue;
-    hold = Acquire(entry->block);
-    BlockMeta& meta = At(entry->block);
+  const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
+  std::vector<BlockId> ids;
+  for (const PrefixIndex::Entry* entry : path) ids.push_back(entry->block);
+  std::vector<Hold> holds(ids.size());
+  const auto hold = [&](size_t i) {
+    holds[i] = Acquire(ids[i]);
+    BlockMeta& meta = At(ids[i]);
     meta.priority = priority;
-    meta.reused = true;
-    ++found_count;
+    meta.reused = meta.reused_since_spill = true;
+    meta.doomed = false;
+  };
+  // What is there first, so that it does not make room for what is not.
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i].valid() && (IsResident(At(ids[i])) || At(ids[i]).load.valid())) hold(i);
   }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i].valid() && !holds[i] && BeginLoad(ids[i])) hold(i);
+  }
+  const auto found_count = static_cast<uint64_t>(
+      std::ranges::count_if(holds, [](const Hold& one) { return static_cast<bool>(one); }));
   while (!holds.empty() && !holds.back()) holds.pop_back();
   counts_.hits += found_count;
   counts_.misses += block_count - found_count;
@@ -111,22 +223,28 @@ std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32
 }
 
 BlockNeed BlockStore::NeedOf(const BlockKey& root, std::span<const uint32_t> tokens,
-                             uint32_t block_count) const {
+                             uint32_t block_count) {
   CHECK(block_count >= tokens.size() / layout_.block_tokens);
-  BlockNeed need{.missing = block_count, .available = pool_.free_count() + evictable_count()};
-  for (const PrefixIndex::Entry* entry : index_.Walk(root, tokens)) {
+  BlockNeed need{.missing = block_count,
+                 .available = free_count() + evictable_count(),
+                 .lossless = free_count() + Count(Standing::kClean)};
+  for (const PrefixIndex::Entry* entry : PathOf(root, tokens)) {
     if (!entry->block.valid()) continue;
+    const BlockMeta& meta = At(entry->block);
+    const Standing standing = StandingOf(meta);
+    if (standing == Standing::kCold && !meta.load.valid()) continue;
     --need.missing;
-    if (IsEvictable(entry->block)) --need.available;
+    need.available -= standing == Standing::kClean || standing == Standing::kDirty;
+    need.lossless -= standing == Standing::kClean;
   }
   return need;
 }
 
-std::vector<Tier> BlockStore::Locate(const BlockKey& root, std::span<const uint32_t> tokens) const {
+std::vector<Tier> BlockStore::Locate(const BlockKey& root, std::span<const uint32_t> tokens) {
   std::vector<Tier> tiers(tokens.size() / layout_.block_tokens, Tier::kAbsent);
-  const std::vector<const PrefixIndex::Entry*> path = index_.Walk(root, tokens);
+  const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
   for (size_t i = 0; i < path.size(); ++i) {
-    if (path[i]->block.valid()) tiers[i] = Tier::kDevice;
+    if (path[i]->block.valid()) tiers[i] = TierOf(At(path[i]->block));
   }
   return tiers;
 }
@@ -149,20 +267,23 @@ std::optional<PartialBlock> BlockStore::CopyPrefix(const BlockKey& parent,
 }
 
 Result<std::vector<Hold>> BlockStore::Reserve(uint32_t count) {
-  const uint32_t free_count = pool_.free_count();
-  if (count > free_count) {
-    const uint32_t need = count - free_count;
+  if (count > free_count()) {
+    const uint32_t need = count - free_count();
     if (need > evictable_count()) {
-      return ResourceExhausted("need " + std::to_string(count) +
-                               " blocks: " + std::to_string(free_count) + " free, " +
+      return ResourceExhausted("need " + std::to_string(count) + " blocks: " +
+                               std::to_string(free_count()) + " free, " +
                                std::to_string(evictable_count()) + " evictable, capacity " +
-                               std::to_string(pool_.capacity()));
+                               std::to_string(stats().capacity));
     }
     MakeRoom(need);
   }
+  // The later ones, which are read and written longest, go on the device.
+  const uint32_t on_device = std::min(count, device_pool_.free_count());
   std::vector<Hold> holds;
   holds.reserve(count);
-  for (uint32_t i = 0; i < count; ++i) holds.push_back(NewFilling());
+  for (uint32_t i = 0; i < count; ++i) {
+    holds.push_back(NewFilling(TakeSlot(i < count - on_device ? Tier::kHost : Tier::kDevice)));
+  }
   return holds;
 }
 
@@ -172,21 +293,36 @@ Hold BlockStore::Seal(Hold filling, const BlockKey& parent, std::span<const uint
   CHECK(meta.state == BlockState::kFilling && tokens.size() == layout_.block_tokens);
   const PrefixIndex::Placed placed = index_.Place(parent, tokens, filling.id(), seal_order_ + 1);
   counts_.collisions += placed.is_collision;
-  if (!placed.is_new) {
-    Hold equal = Acquire(placed.entry->block);
-    BlockMeta& equal_meta = At(equal.id());
-    equal_meta.priority = std::max(equal_meta.priority, priority);
-    equal_meta.reused = true;
-    ++counts_.duplicate_seals;
-    if (config_.verify_duplicates) VerifyDuplicate(meta, equal_meta);
-    filling.Release();
-    return equal;
-  }
+  if (!placed.is_new) return SealAgain(std::move(filling), placed.entry->block, priority);
   meta.key = placed.entry->key;
   meta.first_position = (placed.entry->depth - 1) * layout_.block_tokens;
   BecomeHot(meta, parent, layout_.block_tokens, priority);
   DropCoveredTails(parent, tokens);
   return filling;
+}
+
+// An equal block is there. Where it is not resident, or on its way, this one's slot makes it so.
+Hold BlockStore::SealAgain(Hold filling, BlockId equal_id, uint32_t priority) {
+  Hold equal = Acquire(equal_id);
+  BlockMeta& meta = At(filling.id());
+  BlockMeta& equal_meta = At(equal_id);
+  if (!IsResident(equal_meta)) {
+    CancelLoad(equal_id);
+    const Change change(*this, meta);
+    const Change equal_change(*this, equal_meta);
+    if (meta.device.valid()) {
+      equal_meta.device = std::exchange(meta.device, SlotId());
+    } else {
+      equal_meta.host = std::exchange(meta.host, SlotId());
+    }
+  } else if (config_.verify_duplicates) {
+    VerifyDuplicate(meta, equal_meta);
+  }
+  equal_meta.priority = std::max(equal_meta.priority, priority);
+  equal_meta.reused = true;
+  ++counts_.duplicate_seals;
+  filling.Release();
+  return equal;
 }
 
 void BlockStore::Park(Hold filling, const BlockKey& parent, std::span<const uint32_t> tokens,
@@ -204,79 +340,42 @@ void BlockStore::Park(Hold filling, const BlockKey& parent, std::span<const uint
   DropCoveredTails(parent, tokens);
 }
 
-uint32_t BlockStore::DropUnheld(const BlockKey& root, std::span<const uint32_t> tokens) {
+uint32_t BlockStore::DropUnheld(const BlockKey& root, std::span<const uint32_t> tokens,
+                                uint32_t first) {
+  uint32_t count = 0;
+  for (const BlockId id : BlocksOf(root, tokens, first)) count += Drop(id);
+  return count;
+}
+
+// The blocks of `tokens` from block `first` on, and the parked tails that begin as the rest does.
+std::vector<BlockId> BlockStore::BlocksOf(const BlockKey& root, std::span<const uint32_t> tokens,
+                                          uint32_t first) {
   const size_t full_count = tokens.size() / layout_.block_tokens;
-  const std::vector<const PrefixIndex::Entry*> path = index_.Walk(root, tokens);
-  std::vector<BlockId> doomed;
-  for (const PrefixIndex::Entry* entry : path) {
-    if (entry->block.valid() && IsEvictable(entry->block)) doomed.push_back(entry->block);
+  const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
+  std::vector<BlockId> blocks;
+  for (size_t i = first; i < path.size(); ++i) {
+    if (path[i]->block.valid()) blocks.push_back(path[i]->block);
   }
   const PrefixIndex::Entry* last = path.empty() ? index_.Find(root) : path.back();
   if (path.size() == full_count && last != nullptr) {
     const auto rest = tokens.subspan(full_count * layout_.block_tokens);
     for (const auto& [order, id] : last->followers) {
       const std::vector<uint32_t>& tail = At(id).tail_tokens;
-      if (!tail.empty() && CommonCount(tail, rest) == tail.size()) doomed.push_back(id);
+      if (!tail.empty() && CommonCount(tail, rest) == tail.size()) blocks.push_back(id);
     }
   }
-  for (const BlockId id : doomed) Drop(id);
-  return static_cast<uint32_t>(doomed.size());
-}
-
-BlockMeta& BlockStore::At(BlockId id) {
-  CHECK(id.value() < blocks_.size() && blocks_[id.value()]);
-  return *blocks_[id.value()];
-}
-
-const BlockMeta& BlockStore::At(BlockId id) const {
-  CHECK(id.value() < blocks_.size() && blocks_[id.value()]);
-  return *blocks_[id.value()];
-}
-
-bool BlockStore::IsEvictable(BlockId id) const {
-  const BlockMeta& meta = At(id);
-  return meta.state == BlockState::kHot && meta.hold_count == 0;
-}
-
-std::span<const uint32_t> BlockStore::TokensOf(const BlockMeta& meta) const {
-  if (!meta.tail_tokens.empty()) return meta.tail_tokens;
-  return index_.Find(meta.key)->tokens;
-}
-
-Hold BlockStore::NewFilling() {
-  CHECK(!free_ids_.empty());
-  const BlockId id = free_ids_.back();
-  free_ids_.pop_back();
-  blocks_[id.value()].emplace().slot = pool_.Take();
-  return Acquire(id);
-}
-
-Hold BlockStore::Acquire(BlockId id) {
-  BlockMeta& meta = At(id);
-  if (meta.hold_count++ == 0 && meta.state == BlockState::kHot) ++held_hot_count_;
-  return Hold(this, id);
-}
-
-void BlockStore::EndHold(BlockId id) {
-  BlockMeta& meta = At(id);
-  CHECK(meta.hold_count > 0);
-  if (--meta.hold_count > 0) return;
-  if (meta.state == BlockState::kFilling) return Free(id);
-  --held_hot_count_;
-  meta.last_use = clock_.Now();
-  meta.use_order = ++use_order_;
+  return blocks;
 }
 
 void BlockStore::BecomeHot(BlockMeta& meta, const BlockKey& parent, uint32_t token_count,
                            uint32_t priority) {
   CHECK(priority <= kPriorityMax);
-  meta.state = BlockState::kHot;
+  const Change change(*this, meta);
+  meta.state = BlockState::kSealed;
   meta.parent = parent;
   meta.token_count = token_count;
   meta.priority = priority;
   meta.seal_order = ++seal_order_;
-  ++hot_count_;
-  ++held_hot_count_;
   ++counts_.seals;
 }
 
@@ -292,12 +391,13 @@ std::vector<BlockId> BlockStore::LatestFollowers(const BlockKey& parent) const {
   return latest;
 }
 
-// Of these, the one that agrees longest with `tokens`; the latest among equals. token_count is 0
+// Of these, the resident one that agrees longest with `tokens`; the latest among equals. token_count is 0
 // when none agrees in the first token.
 BlockStore::Common BlockStore::LongestCommon(const BlockKey& parent,
                                              std::span<const uint32_t> tokens) const {
   Common best;
   for (const BlockId id : LatestFollowers(parent)) {
+    if (!IsResident(At(id))) continue;
     const uint32_t common_count = CommonCount(TokensOf(At(id)), tokens);
     if (common_count > best.token_count) best = {id, common_count};
   }
@@ -314,8 +414,7 @@ void BlockStore::DropCoveredTails(const BlockKey& parent, std::span<const uint32
 }
 
 void BlockStore::VerifyDuplicate(const BlockMeta& one, const BlockMeta& other) const {
-  CHECK(std::memcmp(pool_.Address(one.slot), pool_.Address(other.slot), layout_.block_bytes()) ==
-        0);
+  CHECK(std::memcmp(AddressOf(one), AddressOf(other), layout_.block_bytes()) == 0);
 }
 
 }  // namespace cairn

@@ -1,14 +1,15 @@
-// BlockStore owns every KV block: where it lies, who uses it, and when it goes. Sequences take
-// empty blocks, fill them, seal them; sealed blocks are shared by everybody whose tokens are equal
-// from position 0 on, stay for reuse after their last user, and are dropped, least valuable first,
-// when slots are needed. (Sharing by content: PagedAttention and automatic prefix caching, Kwon et
-// al. 2023.) block.h draws the states.
+// BlockStore owns every KV block: where its copies lie, who uses it, how it moves between the tiers,
+// and when it goes. Sequences take empty blocks, fill them, seal them; sealed blocks are shared by
+// everybody whose tokens are equal from position 0 on, stay for reuse after their last user, and
+// leave the faster tiers, least valuable first, when slots are needed. (Sharing by content:
+// PagedAttention and automatic prefix caching, Kwon et al. 2023.) block.h draws the states.
 //
 // A sequence's life with the store, `store` and `root` given, P = layout.block_tokens:
 //
 //   auto found = store.Match(root, tokens, priority);        // holds of what is there; holes
 //   between auto copy = store.CopyPrefix(parent, rest, ...);         // perhaps: part of the next
 //   block auto fresh = store.Reserve(holes + blocks to come);      // all of them, or none
+//   ... Poll until no hold is loading; what is lost then is computed again ...
 //   ... the model fills fresh blocks through writable_address(), in any order ...
 //   hold = store.Seal(std::move(hold), parent, P tokens, priority);   // in increasing position
 //   parent = hold.key();                                     // parent of the next block
@@ -17,21 +18,30 @@
 // Laws
 // (1) Nothing foreign is served: a block is shared only when its own token ids and those of every
 //     block before it were compared and are equal. Digests only find. For that, the parent that is
-//     given to Seal, Park and CopyPrefix is the root or hold.key() of the block before.
+//     given to Seal, Park and CopyPrefix is the root or hold.key() of the block before. (Of blocks
+//     that an earlier process left on disk, the chain before them is compared by its digest, which
+//     is cryptographic: block_key.h.)
 // (2) A slot that was never written is zero; a reused one has old, finite values. Readers of a
 //     block's unwritten positions (attention masks them) so always see finite numbers.
 // (3) Work on the slots is ordered by the compute stream: whoever reads or writes a block does it
 //     there, after Stream::Wait(hold.ready()). A dropped Hold may therefore precede the end of the
 //     work that used its block.
+// (4) A copy counts when it is complete. A slot that a move reads or writes is not given to anybody
+//     else before the move is over, however it ends.
+// (5) No call waits for a move. Moves end in Poll.
 //
 // Errors: kResourceExhausted when slots are short. Threads: the engine thread only, Holds included.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -41,13 +51,19 @@
 #include "kernels/kv_layout.h"
 #include "offload/block.h"
 #include "offload/block_key.h"
+#include "offload/disk_tier.h"
 #include "offload/prefix_index.h"
 #include "offload/slot_pool.h"
+#include "offload/spill_store.h"
 
 namespace cairn {
 
 struct OffloadConfig {
   uint32_t device_blocks_max = 0;  // slots on the device; there is no "auto": 0 is refused
+  uint32_t host_blocks_max = 0;    // slots in the host pool; 0: there is none
+  // Blocks in the host pool are used where they lie, if the device can; otherwise they are copied to
+  // the device first.
+  bool host_in_place = true;
   // Compares the bytes of two blocks that are sealed with equal tokens (CHECK): the determinism law
   // says that they are equal. Costly; for tests.
   bool verify_duplicates = false;
@@ -57,30 +73,44 @@ struct OffloadConfig {
 
 // Counts since the start, except for the gauges.
 struct BlockStoreStats {
-  // Gauges, in blocks: capacity = free + filling + hot; hot = held_hot + evictable.
+  // Gauges, in blocks. Slots where blocks are resident: capacity = free + filling + hot + in_flight;
+  // hot = held_hot + busy + evictable, evictable = clean + dirty.
   uint32_t capacity = 0;
   uint32_t free = 0;
   uint32_t filling = 0;
-  uint32_t hot = 0;
+  uint32_t hot = 0;  // sealed and resident
   uint32_t held_hot = 0;
-  uint32_t evictable = 0;
-  uint32_t parked = 0;  // tails, part of evictable
+  uint32_t busy = 0;       // not held, but a move reads it
+  uint32_t evictable = 0;  // the rest: of these a copy lies further down, or none does
+  uint32_t clean = 0;
+  uint32_t dirty = 0;
+  uint32_t in_flight = 0;  // slots that moves write
+  uint32_t cold = 0;       // sealed and not resident
+  uint32_t parked = 0;     // tails, part of evictable
   uint64_t block_bytes = 0;
+  // Of each pool: slots, and those that are not free.
+  uint32_t device_capacity = 0;
+  uint32_t device_used = 0;
+  uint32_t host_capacity = 0;
+  uint32_t host_used = 0;
 
-  uint64_t hits = 0;             // blocks that Match found
+  uint64_t hits = 0;             // blocks that Match found, resident or on their way
   uint64_t misses = 0;           // full blocks that it looked for in vain
   uint64_t prefix_copies = 0;    // blocks that CopyPrefix began with another's bytes
   uint64_t seals = 0;            // blocks that became hot
   uint64_t duplicate_seals = 0;  // sealed while an equal block was there: one of the two freed
   uint64_t collisions = 0;       // sealed while the key was taken by other tokens: not findable
-  uint64_t evictions = 0;        // dropped because slots were needed
+  uint64_t evictions = 0;        // left where they were resident because slots were needed
+  uint64_t losses = 0;           // of them those without another copy
   uint64_t drops = 0;            // dropped on request, or as a tail that a longer block covers
+  uint64_t demotions = 0;        // device -> host
+  uint64_t promotions = 0;       // host -> device
 };
 
 class BlockStore;
 
-// While a Hold lives, its block is on the device and stays there. Move-only: dropping it releases,
-// and a kFilling block that is dropped is freed. Ends before its store does.
+// While a Hold lives, its block stays resident, once it is. Move-only: dropping it releases, and a
+// kFilling block that is dropped is freed. Ends before its store does.
 class [[nodiscard]] Hold {
  public:
   Hold() = default;  // holds nothing
@@ -95,7 +125,12 @@ class [[nodiscard]] Hold {
 
   BlockId id() const { return id_; }
   const BlockKey& key() const;          // of a sealed block: the parent of what follows it
-  const std::byte* address() const;     // of the block's first byte
+  bool is_sealed() const;               // otherwise it is this Hold's to fill
+  bool is_ready() const;                // resident: it has an address
+  bool is_loading() const;              // not yet
+  bool is_lost() const { return !is_ready() && !is_loading(); }  // its load failed
+  Tier tier() const;                    // where its fastest copy lies
+  const std::byte* address() const;     // of the block's first byte; is_ready()
   std::byte* writable_address() const;  // kFilling only
   const EventRef& ready() const;        // wait for it, on the stream that uses the address
 
@@ -114,53 +149,60 @@ struct PartialBlock {
 
 // What a context would take, beside the blocks that are there.
 struct BlockNeed {
-  uint32_t missing = 0;    // blocks that are not there
-  uint32_t available = 0;  // blocks that Reserve could give once those that are there are held
+  uint32_t missing = 0;    // slots: for blocks that are not resident, nor on their way
+  uint32_t available = 0;  // slots that could be had once those that are there are held
+  uint32_t lossless = 0;   // of these, slots that cost no block its last copy
 };
 
 class BlockStore {
  public:
   using ChildKeyFunction = PrefixIndex::ChildKeyFunction;
 
-  // Takes the pool's memory at once. `device` and `clock` outlive the store. kInvalidArgument from
-  // Validate; kResourceExhausted when the device has not so much memory. `child_key` is there for
-  // tests, which force collisions with it.
+  // Takes the pools' memory at once. `device` and `clock` outlive the store; `spill` may be null:
+  // there is no disk tier. kInvalidArgument from Validate; kResourceExhausted when there is not so
+  // much memory. `child_key` is there for tests, which force collisions with it.
   static Result<std::unique_ptr<BlockStore>> Create(const OffloadConfig& config,
                                                     const KvLayout& layout, Device& device,
                                                     const Clock& clock,
+                                                    std::unique_ptr<SpillStore> spill = nullptr,
                                                     ChildKeyFunction child_key = &ChildKey);
-  ~BlockStore();  // every Hold has ended
+  ~BlockStore();  // every Hold has ended; waits for moves
   BlockStore(const BlockStore&) = delete;
   BlockStore& operator=(const BlockStore&) = delete;
 
   // The sealed full blocks that begin with position 0 of `tokens`: element i has the tokens
   // [i * P, (i + 1) * P), and is an empty Hold where that block is missing (a hole: eviction drops
   // early blocks first). Ends at the last block that is there. A remainder of fewer than P tokens
-  // is not looked at. What is found counts as used, and takes `priority`.
+  // is not looked at. What is found counts as used, and takes `priority`. Blocks that are not
+  // resident begin to load, as far as slots and the disk permit; otherwise they count as missing.
   std::vector<Hold> Match(const BlockKey& root, std::span<const uint32_t> tokens,
                           uint32_t priority);
 
   // The tier of every full block of `tokens`, floor(size / P) elements. Changes nothing.
-  std::vector<Tier> Locate(const BlockKey& root, std::span<const uint32_t> tokens) const;
+  std::vector<Tier> Locate(const BlockKey& root, std::span<const uint32_t> tokens);
 
   // What `block_count` blocks for `tokens` would take. Changes nothing, so it may be asked often.
-  BlockNeed NeedOf(const BlockKey& root, std::span<const uint32_t> tokens,
-                   uint32_t block_count) const;
+  BlockNeed NeedOf(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t block_count);
+
+  // Whether `count` slots are worth waiting for, because moves that are under way, or were begun
+  // now, will free them without a loss.
+  bool AwaitsRoom(uint32_t count);
 
   // Copy-on-write for forks, rewinds into a block and parked tails: among the sealed blocks, full
-  // or parked, that follow `parent`, takes the one with the longest common prefix with `tokens`
-  // (at least 1; the kSiblingScanMax most recent ones are compared), and copies its bytes on
-  // `stream`, the compute stream, into a fresh slot, which may evict another block. Nothing when no
-  // block fits or no slot is to be had. token_count is at most tokens.size() and at most P.
+  // or parked, that follow `parent` and are resident, takes the one with the longest common prefix
+  // with `tokens` (at least 1; the kSiblingScanMax most recent ones are compared), and copies its
+  // bytes on `stream`, the compute stream, into a fresh slot, which may evict another block. Nothing
+  // when no block fits or no slot is to be had. token_count is at most tokens.size() and at most P.
   std::optional<PartialBlock> CopyPrefix(const BlockKey& parent, std::span<const uint32_t> tokens,
                                          Stream& stream);
 
-  // `count` fresh kFilling blocks, all or none. Evicts unheld blocks when it must; succeeds exactly
-  // when count <= free + evictable, otherwise kResourceExhausted.
+  // `count` fresh kFilling blocks, all or none, those in the host pool first. Evicts unheld blocks
+  // when it must; succeeds exactly when count <= free + evictable, otherwise kResourceExhausted.
   Result<std::vector<Hold>> Reserve(uint32_t count);
 
   // A filled block becomes immutable and findable under its tokens. When an equal block is there
-  // already, the result is that one, and this one is freed (their bytes are equal).
+  // already, the result is that one, and this one is freed or becomes a copy of it (their bytes are
+  // equal).
   Hold Seal(Hold filling, const BlockKey& parent, std::span<const uint32_t> tokens,
             uint32_t priority);
 
@@ -169,13 +211,35 @@ class BlockStore {
   void Park(Hold filling, const BlockKey& parent, std::span<const uint32_t> tokens,
             uint32_t priority);
 
-  // Drops the blocks of `tokens`, tail included, that nobody holds; idle contexts that share some
-  // of them lose these too. Returns how many.
-  uint32_t DropUnheld(const BlockKey& root, std::span<const uint32_t> tokens);
-  // Drops every block that nobody holds. Returns how many.
-  uint32_t Clear();
+  // Moves the blocks of `tokens` that nobody holds out of the tiers above `tier` (kHost, kDisk), as
+  // far as there is room below; idle contexts that share some of them find these there too. `done`
+  // comes, in Poll or at once, when all that could go has gone. With kAbsent every copy is dropped,
+  // tail included.
+  void Suspend(const BlockKey& root, std::span<const uint32_t> tokens, Tier tier,
+               std::function<void()> done);
+  // Drops every copy of the blocks of `tokens`, from block `first` on, that nobody holds, and of the
+  // tail. Returns how many blocks.
+  uint32_t DropUnheld(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t first = 0);
+  // Drops the copies in one tier, or every copy (kAbsent), of all blocks that nobody holds. Returns
+  // how many.
+  uint32_t Clear(Tier tier = Tier::kAbsent);
+
+  // Ends moves that are over. True when there were any.
+  bool Poll();
+  // Writes some idle blocks further down ahead of need, when few slots are left that could be had
+  // without a loss. Once a step.
+  void WriteBack();
+  // Writes every idle block that has no copy on disk, the most valuable first. `done` as in Suspend.
+  void SpillAll(std::function<void()> done);
+  // Copies within memory are under way, which wake nobody: Poll again soon.
+  bool has_copies_under_way() const { return !copies_.empty(); }
+  // Somebody waits for `done`.
+  bool has_departures() const { return departure_count_ > 0; }
+  // Computing a block takes about so long: what it is weighed against.
+  void SetRecomputeTime(std::chrono::nanoseconds time);
 
   BlockStoreStats stats() const;
+  std::optional<DiskTierStats> disk_stats() const;  // none without a disk tier
   const KvLayout& layout() const { return layout_; }
 
   // Conservation laws; a violation is a CHECK failure. O(blocks).
@@ -185,6 +249,12 @@ class BlockStore {
 
  private:
   friend class Hold;
+  // What a block is to the accounts of slots.
+  enum class Standing : uint8_t { kFilling, kHeld, kBusy, kClean, kDirty, kCold, kCount };
+  struct Place {
+    Tier tier = Tier::kAbsent;
+    SlotId slot;
+  };
   struct Victim {
     BlockId block;
     uint64_t use_order;  // it is still the victim only while this is its last use
@@ -193,43 +263,137 @@ class BlockStore {
     BlockId block;
     uint32_t token_count = 0;  // that block and tokens have in common
   };
+  // Somebody waits for blocks to leave; `done` comes when the last of them has (Arrive).
+  struct Departure {
+    std::function<void()> done;
+    Tier tier;  // to where
+  };
+  using DepartureRef = std::shared_ptr<Departure>;
+  struct Leaving {  // waits for its turn
+    BlockId block;
+    uint64_t seal_order;  // it is still that block
+    DepartureRef departure;
+  };
+  struct Move {
+    BlockId block;
+    Place target;       // of a load, a demotion and a promotion
+    RecordId record;    // of a load from disk
+    EventRef event;     // of a copy
+    DepartureRef departure;
+    bool is_stuck = false;  // a spill that hangs: nobody waits for it any more
+  };
+  class Change;  // of a block, with the accounts kept
+
   BlockStore(const OffloadConfig& config, const KvLayout& layout, const Clock& clock,
-             std::unique_ptr<Buffer> buffer, ChildKeyFunction child_key);
+             bool host_in_place, std::unique_ptr<Buffer> device, std::unique_ptr<Buffer> host,
+             std::unique_ptr<Stream> copy_stream, std::unique_ptr<SpillStore> spill,
+             ChildKeyFunction child_key);
 
   BlockMeta& At(BlockId id);
   const BlockMeta& At(BlockId id) const;
-  uint32_t evictable_count() const { return hot_count_ - held_hot_count_; }
+  Standing StandingOf(const BlockMeta& meta) const;
+  uint32_t Count(Standing standing) const { return tally_[static_cast<size_t>(standing)]; }
+  uint32_t& Tally(Standing standing) { return tally_[static_cast<size_t>(standing)]; }
+  uint32_t evictable_count() const { return Count(Standing::kClean) + Count(Standing::kDirty); }
+  uint32_t free_count() const;
   bool IsEvictable(BlockId id) const;
+  bool IsResident(const BlockMeta& meta) const;
+  bool IsAbsent(const BlockMeta& meta) const;
+  bool HasLowerCopy(const BlockMeta& meta) const;
+  Tier TierOf(const BlockMeta& meta) const;
+  std::byte* AddressOf(const BlockMeta& meta) const;
   std::span<const uint32_t> TokensOf(const BlockMeta& meta) const;
+  BlockIdentity IdentityOf(const BlockMeta& meta) const;
+  std::vector<const PrefixIndex::Entry*> PathOf(const BlockKey& root,
+                                                std::span<const uint32_t> tokens);
 
-  Hold NewFilling();
+  SlotPool& PoolOf(Tier tier) { return tier == Tier::kDevice ? device_pool_ : *host_pool_; }
+  Place TakeSlot(Tier first_choice);
+  void GiveSlot(const Place& place);
+  static SlotId& SlotIn(BlockMeta& meta, Tier tier) {
+    return tier == Tier::kDevice ? meta.device : meta.host;
+  }
+
+  void AdoptRecord(const BlockKey& root, std::span<const uint32_t> tokens,
+                   const FoundRecord& found);
+  std::vector<BlockId> BlocksOf(const BlockKey& root, std::span<const uint32_t> tokens,
+                                uint32_t first);
+  BlockId NewId();
+  Hold NewFilling(const Place& place);
   Hold Acquire(BlockId id);
   void EndHold(BlockId id);
   void MakeRoom(uint32_t need);
-  void RankVictims(uint32_t need);
+  bool MakeHostRoom();
+  std::vector<BlockId> RankIdle(uint32_t count, bool dirty_only) const;
   void Evict(BlockId id);
-  void Drop(BlockId id);
+  bool Drop(BlockId id);
+  bool DropCopy(BlockId id, Tier tier);
+  void FreeIfGone(BlockId id);
   void Free(BlockId id);
   void BecomeHot(BlockMeta& meta, const BlockKey& parent, uint32_t token_count, uint32_t priority);
+  Hold SealAgain(Hold filling, BlockId equal, uint32_t priority);
   std::vector<BlockId> LatestFollowers(const BlockKey& parent) const;
   Common LongestCommon(const BlockKey& parent, std::span<const uint32_t> tokens) const;
   void DropCoveredTails(const BlockKey& parent, std::span<const uint32_t> tokens);
+  void CheckBlock(BlockId id, const BlockMeta& meta) const;
   void VerifyDuplicate(const BlockMeta& one, const BlockMeta& other) const;
+
+  // Moves: block_store_moves.cc.
+  MoveId NextMove() { return MoveId(next_move_++); }
+  bool CanLoad(const BlockMeta& meta) const;
+  bool BeginLoad(BlockId id);
+  void CancelLoad(BlockId id);
+  void CancelStore(BlockId id);
+  bool BeginSpill(BlockId id, const DepartureRef& departure);
+  bool BeginDemotion(BlockId id, const DepartureRef& departure);
+  bool BeginCopyBelow(BlockId id);
+  uint32_t LeavingCount() const;
+  bool Leave(BlockId id, const DepartureRef& departure);
+  bool LeaveForHost(BlockId id, const DepartureRef& departure);
+  bool LeaveForDisk(BlockId id, const DepartureRef& departure);
+  void DepartAll(const std::vector<BlockId>& ids, Tier tier, std::function<void()> done);
+  void RetryLeaving();
+  void Arrive(DepartureRef departure);
+  void TellArrived();
+  void EmptyMemory(BlockId id);
+  void EndLoad(MoveId id, const Move& move, const Status& status);
+  void EndStore(MoveId id, Move move, RecordId record);
+  void EndDiskMove(const DiskTier::Outcome& outcome);
+  bool EndCopies();
+  void LoseLoad(MoveId id, const Move& move);
+  void ForgetRecord(BlockId id);
+  void Relocate(const DiskTier::Relocation& relocation);
+  void RetireIfDue();
 
   const OffloadConfig config_;
   const KvLayout layout_;
   const Clock& clock_;
-  SlotPool pool_;
+  const bool host_in_place_;
+  SlotPool device_pool_;
+  std::optional<SlotPool> host_pool_;
   PrefixIndex index_;
-  std::vector<std::optional<BlockMeta>> blocks_;  // by BlockId; as many as there are slots
+  std::vector<std::optional<BlockMeta>> blocks_;  // by BlockId
   std::vector<BlockId> free_ids_;
   std::vector<Victim> victims_;  // ranked, the next one last
-  uint32_t hot_count_ = 0;
-  uint32_t held_hot_count_ = 0;
+  std::array<uint32_t, static_cast<size_t>(Standing::kCount)> tally_{};
+  uint32_t in_flight_count_ = 0;  // resident slots that loads write
   uint32_t parked_count_ = 0;
   uint64_t use_order_ = 0;
   uint64_t seal_order_ = 0;
   BlockStoreStats counts_;  // the counters; stats() adds the gauges
+
+  // On disk, and not asked for since the start.
+  std::unordered_map<BlockKey, FoundRecord> found_;
+  std::unordered_map<RecordId, BlockKey> found_keys_;
+  std::optional<DiskTier> disk_;
+  uint64_t next_move_ = 0;
+  std::map<MoveId, Move> moves_;   // to and from the disk
+  std::map<MoveId, Move> copies_;  // between the pools
+  std::vector<Leaving> leaving_;
+  uint32_t departure_count_ = 0;
+  std::vector<std::function<void()>> arrived_;
+  Clock::Monotonic last_write_back_;
+  std::unique_ptr<Stream> copy_stream_;  // first to go: it may still copy
 };
 
 }  // namespace cairn

@@ -1,8 +1,9 @@
-// How BlockStore makes room: whom it evicts, when, and what a block leaves behind.
+// Slots: who has them, who must give them up, and what a block leaves behind.
 #include <algorithm>
 #include <optional>
 #include <vector>
 
+#include "offload/block_change.h"
 #include "offload/block_store.h"
 #include "offload/eviction.h"
 
@@ -12,73 +13,299 @@ namespace {
 // One ranking serves this share of the pool's evictions: a full ranking is O(blocks), and ranks
 // change slowly. The ranked blocks are evicted one by one, as slots are needed, not all at once.
 constexpr uint32_t kRankedShare = 64;
+// What it costs to load a block of which there is a copy, over what it costs to compute it.
+constexpr double kReloadShare = 1.0 / 16;
 
 }  // namespace
+
+BlockMeta& BlockStore::At(BlockId id) {
+  CHECK(id.value() < blocks_.size() && blocks_[id.value()]);
+  return *blocks_[id.value()];
+}
+
+const BlockMeta& BlockStore::At(BlockId id) const {
+  CHECK(id.value() < blocks_.size() && blocks_[id.value()]);
+  return *blocks_[id.value()];
+}
+
+uint32_t BlockStore::free_count() const {
+  return device_pool_.free_count() + (host_in_place_ && host_pool_ ? host_pool_->free_count() : 0);
+}
+
+bool BlockStore::IsResident(const BlockMeta& meta) const {
+  return meta.device.valid() || (host_in_place_ && meta.host.valid());
+}
+
+bool BlockStore::IsAbsent(const BlockMeta& meta) const {
+  return !meta.device.valid() && !meta.host.valid() && !meta.record.valid();
+}
+
+bool BlockStore::HasLowerCopy(const BlockMeta& meta) const {
+  return meta.record.valid() || (!host_in_place_ && meta.host.valid());
+}
+
+Tier BlockStore::TierOf(const BlockMeta& meta) const {
+  if (meta.device.valid()) return Tier::kDevice;
+  if (meta.host.valid()) return Tier::kHost;
+  return meta.record.valid() ? Tier::kDisk : Tier::kAbsent;
+}
+
+BlockStore::Standing BlockStore::StandingOf(const BlockMeta& meta) const {
+  if (meta.state == BlockState::kFilling) return Standing::kFilling;
+  if (!IsResident(meta)) return Standing::kCold;
+  if (meta.hold_count > 0) return Standing::kHeld;
+  if (meta.store.valid()) return Standing::kBusy;
+  return HasLowerCopy(meta) ? Standing::kClean : Standing::kDirty;
+}
+
+bool BlockStore::IsEvictable(BlockId id) const {
+  const Standing standing = StandingOf(At(id));
+  return standing == Standing::kClean || standing == Standing::kDirty;
+}
+
+std::byte* BlockStore::AddressOf(const BlockMeta& meta) const {
+  return meta.device.valid() ? device_pool_.Address(meta.device) : host_pool_->Address(meta.host);
+}
+
+std::span<const uint32_t> BlockStore::TokensOf(const BlockMeta& meta) const {
+  if (!meta.tail_tokens.empty()) return meta.tail_tokens;
+  return index_.Find(meta.key)->tokens;
+}
+
+BlockIdentity BlockStore::IdentityOf(const BlockMeta& meta) const {
+  const std::span<const uint32_t> tokens = TokensOf(meta);
+  return {meta.key, meta.parent, meta.first_position, {tokens.begin(), tokens.end()}};
+}
+
+// A free slot where blocks are resident; there is one.
+BlockStore::Place BlockStore::TakeSlot(Tier first_choice) {
+  const bool host_has_room = host_in_place_ && host_pool_ && host_pool_->free_count() > 0;
+  const bool on_host =
+      host_has_room && (first_choice == Tier::kHost || device_pool_.free_count() == 0);
+  const Tier tier = on_host ? Tier::kHost : Tier::kDevice;
+  return {tier, PoolOf(tier).Take()};
+}
+
+void BlockStore::GiveSlot(const Place& place) { PoolOf(place.tier).Give(place.slot); }
+
+BlockId BlockStore::NewId() {
+  if (free_ids_.empty()) {
+    blocks_.emplace_back();
+    return BlockId(static_cast<uint32_t>(blocks_.size() - 1));
+  }
+  const BlockId id = free_ids_.back();
+  free_ids_.pop_back();
+  return id;
+}
+
+Hold BlockStore::NewFilling(const Place& place) {
+  const BlockId id = NewId();
+  BlockMeta& meta = blocks_[id.value()].emplace();
+  SlotIn(meta, place.tier) = place.slot;
+  ++Tally(Standing::kFilling);
+  return Acquire(id);
+}
+
+Hold BlockStore::Acquire(BlockId id) {
+  BlockMeta& meta = At(id);
+  const Change change(*this, meta);
+  ++meta.hold_count;
+  return Hold(this, id);
+}
+
+void BlockStore::EndHold(BlockId id) {
+  BlockMeta& meta = At(id);
+  CHECK(meta.hold_count > 0);
+  {
+    const Change change(*this, meta);
+    --meta.hold_count;
+  }
+  if (meta.hold_count > 0) return;
+  if (meta.state == BlockState::kFilling) return Free(id);
+  meta.last_use = clock_.Now();
+  meta.use_order = ++use_order_;
+  CancelLoad(id);
+  FreeIfGone(id);
+}
 
 // Evicts `need` blocks; there are so many evictable ones.
 void BlockStore::MakeRoom(uint32_t need) {
   CHECK(need <= evictable_count());
   while (need > 0) {
-    if (victims_.empty()) RankVictims(need);
+    if (victims_.empty()) {
+      const uint32_t count = std::max(need, stats().capacity / kRankedShare);
+      for (const BlockId id : RankIdle(count, /*dirty_only=*/false)) {
+        victims_.push_back({id, At(id).use_order});
+      }
+      std::ranges::reverse(victims_);
+    }
     const Victim victim = victims_.back();
     victims_.pop_back();
     const std::optional<BlockMeta>& meta = blocks_[victim.block.value()];
-    const bool still_idle = meta && meta->use_order == victim.use_order && meta->hold_count == 0;
-    if (!still_idle) continue;
+    const bool still_idle = meta && meta->use_order == victim.use_order;
+    if (!still_idle || !IsEvictable(victim.block)) continue;
     Evict(victim.block);
     --need;
   }
 }
 
-void BlockStore::RankVictims(uint32_t need) {
+// The `count` evictable blocks of least worth, least first; or only those that a copy further down
+// would make clean.
+std::vector<BlockId> BlockStore::RankIdle(uint32_t count, bool dirty_only) const {
   const Clock::Monotonic now = clock_.Now();
   std::vector<EvictionCandidate> view;
-  view.reserve(evictable_count());
   for (uint32_t i = 0; i < blocks_.size(); ++i) {
-    if (!blocks_[i] || !IsEvictable(BlockId(i))) continue;
+    if (!blocks_[i]) continue;
     const BlockMeta& meta = *blocks_[i];
-    view.push_back({BlockId(i), meta.first_position, meta.token_count, meta.priority, meta.reused,
-                    now - meta.last_use, meta.use_order});
+    const Standing standing = StandingOf(meta);
+    if (dirty_only ? standing != Standing::kDirty || !meta.tail_tokens.empty()
+                   : standing != Standing::kDirty && standing != Standing::kClean) {
+      continue;
+    }
+    view.push_back({.block = BlockId(i),
+                    .first_position = meta.first_position,
+                    .token_count = meta.token_count,
+                    .cost_share = standing == Standing::kClean ? kReloadShare : 1,
+                    .priority = meta.priority,
+                    .reused = meta.reused,
+                    .idle = now - meta.last_use,
+                    .use_order = meta.use_order});
   }
-  const uint32_t count = std::max(need, pool_.capacity() / kRankedShare);
-  for (const BlockId id : PickVictims(view, count)) victims_.push_back({id, At(id).use_order});
-  std::ranges::reverse(victims_);
+  return PickVictims(view, count);
 }
 
-void BlockStore::Evict(BlockId id) {
+// A free slot in the host pool, if one of its blocks can leave it without being lost.
+bool BlockStore::MakeHostRoom() {
+  if (!host_pool_) return false;
+  if (host_pool_->free_count() > 0) return true;
+  BlockId victim;
+  for (uint32_t i = 0; i < blocks_.size(); ++i) {
+    if (!blocks_[i]) continue;
+    const BlockMeta& meta = *blocks_[i];
+    const bool has_other = meta.record.valid() || (meta.device.valid() && !host_in_place_);
+    const bool is_free_to_go = meta.host.valid() && !meta.store.valid() && !meta.load.valid() &&
+                               (meta.hold_count == 0 || meta.device.valid());
+    if (!has_other || !is_free_to_go) continue;
+    if (!victim.valid() || meta.use_order < At(victim).use_order) victim = BlockId(i);
+  }
+  if (!victim.valid()) return false;
+  BlockMeta& meta = At(victim);
+  const Change change(*this, meta);
+  host_pool_->Give(std::exchange(meta.host, SlotId()));
   ++counts_.evictions;
-  Free(id);
+  return true;
 }
 
-void BlockStore::Drop(BlockId id) {
+// The block leaves the slot where it is resident.
+void BlockStore::Evict(BlockId id) {
+  BlockMeta& meta = At(id);
+  CHECK(IsEvictable(id));
+  ++counts_.evictions;
+  {
+    const Change change(*this, meta);
+    const Tier tier = meta.device.valid() ? Tier::kDevice : Tier::kHost;
+    PoolOf(tier).Give(std::exchange(SlotIn(meta, tier), SlotId()));
+  }
+  counts_.losses += IsAbsent(meta);
+  FreeIfGone(id);
+}
+
+// The block leaves every slot; a record stays.
+void BlockStore::EmptyMemory(BlockId id) {
+  BlockMeta& meta = At(id);
+  CHECK(!meta.store.valid() && meta.hold_count == 0);
+  {
+    const Change change(*this, meta);
+    for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+      SlotId& slot = SlotIn(meta, tier);
+      if (slot.valid()) PoolOf(tier).Give(std::exchange(slot, SlotId()));
+    }
+  }
+  FreeIfGone(id);
+}
+
+// Every copy goes, now or when the moves that use one are over. False when somebody holds it.
+bool BlockStore::Drop(BlockId id) {
+  BlockMeta& meta = At(id);
+  if (meta.hold_count > 0) return false;
   ++counts_.drops;
-  Free(id);
+  CancelStore(id);
+  CancelLoad(id);
+  meta.doomed = meta.store.valid() || meta.load.valid();
+  if (meta.doomed) return true;
+  if (meta.record.valid()) {
+    disk_->Forget(meta.record);
+    const Change change(*this, meta);
+    meta.record = RecordId();
+  }
+  EmptyMemory(id);
+  return true;
 }
 
-// Nobody holds the block: its slot, its place in the index and its id are free again.
+// Frees a sealed block of which nothing is left, and that nobody waits for.
+void BlockStore::FreeIfGone(BlockId id) {
+  const BlockMeta& meta = At(id);
+  const bool in_use = meta.hold_count > 0 || meta.load.valid() || meta.store.valid();
+  if (!in_use && IsAbsent(meta)) Free(id);
+}
+
+// Nobody holds the block, and it has no record: its slot, its place in the index and its id are
+// free again.
 void BlockStore::Free(BlockId id) {
   BlockMeta& meta = At(id);
-  CHECK(meta.hold_count == 0);
-  if (meta.state == BlockState::kHot) {
+  CHECK(meta.hold_count == 0 && !meta.record.valid());
+  CHECK(!meta.load.valid() && !meta.store.valid());
+  --Tally(StandingOf(meta));
+  if (meta.state == BlockState::kSealed) {
     if (meta.tail_tokens.empty()) {
       index_.Remove(meta.key, meta.seal_order);
     } else {
       index_.RemoveTail(meta.parent, meta.seal_order);
       --parked_count_;
     }
-    --hot_count_;
   }
-  pool_.Give(meta.slot);
+  for (const Tier tier : {Tier::kDevice, Tier::kHost}) {
+    if (SlotIn(meta, tier).valid()) PoolOf(tier).Give(SlotIn(meta, tier));
+  }
   blocks_[id.value()].reset();
   free_ids_.push_back(id);
 }
 
-uint32_t BlockStore::Clear() {
-  const uint32_t count = evictable_count();
+uint32_t BlockStore::Clear(Tier tier) {
+  uint32_t count = 0;
+  if (tier == Tier::kAbsent || tier == Tier::kDisk) {
+    for (const auto& [record, key] : found_keys_) disk_->Forget(record);
+    found_keys_.clear();
+    found_.clear();
+  }
   for (uint32_t i = 0; i < blocks_.size(); ++i) {
-    if (blocks_[i] && IsEvictable(BlockId(i))) Drop(BlockId(i));
+    if (!blocks_[i] || blocks_[i]->state == BlockState::kFilling) continue;
+    if (tier == Tier::kAbsent) {
+      count += Drop(BlockId(i));
+    } else {
+      count += DropCopy(BlockId(i), tier);
+    }
   }
   return count;
+}
+
+// Drops the copy in one tier, if there is one and nothing uses it.
+bool BlockStore::DropCopy(BlockId id, Tier tier) {
+  BlockMeta& meta = At(id);
+  if (tier == Tier::kDisk) {
+    if (!meta.record.valid() || meta.load.valid()) return false;
+    ForgetRecord(id);
+    return true;
+  }
+  const bool is_used = meta.hold_count > 0 || meta.store.valid() || meta.load.valid();
+  if (!SlotIn(meta, tier).valid() || is_used) return false;
+  {
+    const Change change(*this, meta);
+    PoolOf(tier).Give(std::exchange(SlotIn(meta, tier), SlotId()));
+  }
+  ++counts_.drops;
+  FreeIfGone(id);
+  return true;
 }
 
 }  // namespace cairn

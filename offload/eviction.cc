@@ -9,7 +9,8 @@
 namespace cairn {
 
 double Worth(const EvictionCandidate& candidate) {
-  const double cost = candidate.token_count * (1 + candidate.first_position / kCostDoublingTokens);
+  const double cost = candidate.token_count * candidate.cost_share *
+                      (1 + candidate.first_position / kCostDoublingTokens);
   const double wish = std::exp2((static_cast<double>(candidate.priority) - kPriorityDefault) / 10);
   const double reuse = candidate.reused ? kReusedFactor : 1;
   const std::chrono::duration<double> idle =

@@ -2,6 +2,7 @@
 // worth what it costs to bring back, over how long nobody has asked for it:
 //
 //   worth = token_count * (1 + first_position / kCostDoublingTokens)     cost of computing it again
+//           * cost_share                                                 less, if there is a copy
 //           * 2 ^ ((priority - 50) / 10)                                 the user's wish
 //           * (reused ? kReusedFactor : 1)                               proof of reuse
 //           / idle                                                       nearness of reuse
@@ -27,6 +28,7 @@ struct EvictionCandidate {
   BlockId block;
   uint32_t first_position = 0;       // of its first token
   uint32_t token_count = 0;          // >= 1
+  double cost_share = 1;             // of computing it: what it costs to bring it back
   uint32_t priority = 0;             // 0 .. kPriorityMax
   bool reused = false;               // it was found again after it was sealed
   std::chrono::nanoseconds idle{0};  // since its last use

@@ -44,19 +44,49 @@ PrefixIndex::Placed PrefixIndex::Place(const BlockKey& parent, std::span<const u
   while (is_collision && Find(key) != nullptr) {
     key = {Digest{MixBits(++private_key_count_), MixBits(key.digest.low)}};
   }
+  Placed placed = Put(parent_entry, EnsureChild(parent_entry, key, tokens), block, order);
+  placed.is_collision = is_collision;
+  return placed;
+}
+
+std::optional<PrefixIndex::Placed> PrefixIndex::PlaceDeep(const BlockKey& root,
+                                                          std::span<const uint32_t> tokens,
+                                                          BlockId block, uint64_t order) {
+  CHECK(!tokens.empty() && tokens.size() % block_tokens_ == 0);
+  Entry* parent = &Ensure(root);
+  for (;; tokens = tokens.subspan(block_tokens_)) {
+    const auto block_tokens = tokens.first(block_tokens_);
+    const BlockKey key = child_key_(parent->key, block_tokens);
+    const Entry* standing = Find(key);
+    if (standing != nullptr && !Stands(*standing, parent->key, block_tokens)) {
+      Prune(parent->key);
+      return std::nullopt;
+    }
+    Entry& entry = EnsureChild(*parent, key, block_tokens);
+    if (tokens.size() == block_tokens_) return Put(*parent, entry, block, order);
+    parent = &entry;
+  }
+}
+
+PrefixIndex::Entry& PrefixIndex::EnsureChild(Entry& parent, const BlockKey& key,
+                                             std::span<const uint32_t> tokens) {
   Entry& entry = Ensure(key);
   if (entry.depth == 0) {
-    entry.parent = parent;
+    entry.parent = parent.key;
     entry.tokens.assign(tokens.begin(), tokens.end());
-    entry.depth = parent_entry.depth + 1;
-    ++parent_entry.child_entry_count;
+    entry.depth = parent.depth + 1;
+    ++parent.child_entry_count;
   }
+  return entry;
+}
+
+PrefixIndex::Placed PrefixIndex::Put(Entry& parent, Entry& entry, BlockId block, uint64_t order) {
   const bool is_new = !entry.block.valid();
   if (is_new) {
     entry.block = block;
-    parent_entry.followers.emplace(order, block);
+    parent.followers.emplace(order, block);
   }
-  return {&entry, is_new, is_collision};
+  return {&entry, is_new, false};
 }
 
 void PrefixIndex::Remove(const BlockKey& key, uint64_t order) {

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -60,11 +61,19 @@ class PrefixIndex {
   };
   Placed Place(const BlockKey& parent, std::span<const uint32_t> tokens, BlockId block,
                uint64_t order);
+  // The same for the last block of `tokens`, which begin at position 0 and are whole blocks; those
+  // before it may be missing. Null when the key of one of them is taken by other tokens.
+  std::optional<Placed> PlaceDeep(const BlockKey& root, std::span<const uint32_t> tokens,
+                                  BlockId block, uint64_t order);
   void Remove(const BlockKey& key, uint64_t order);
 
   // A parked tail follows `parent`, and is no prefix of whole blocks itself.
   void PlaceTail(const BlockKey& parent, BlockId block, uint64_t order);
   void RemoveTail(const BlockKey& parent, uint64_t order);
+
+  BlockKey KeyOf(const BlockKey& parent, std::span<const uint32_t> tokens) const {
+    return child_key_(parent, tokens);
+  }
 
   size_t entry_count() const { return entries_.size(); }
 
@@ -78,6 +87,8 @@ class PrefixIndex {
 
  private:
   Entry& Ensure(const BlockKey& key);
+  Entry& EnsureChild(Entry& parent, const BlockKey& key, std::span<const uint32_t> tokens);
+  Placed Put(Entry& parent, Entry& entry, BlockId block, uint64_t order);
   Entry& At(const BlockKey& key);
   void Prune(BlockKey key);
 

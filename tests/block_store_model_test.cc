@@ -55,7 +55,7 @@ class History {
                 .block_tokens = setup.block_tokens},
         device_(MakeCpuDevice({.backend = "cpu", .memory_bytes = 1 << 24})) {
     const OffloadConfig config{.device_blocks_max = setup.capacity, .verify_duplicates = true};
-    auto store = BlockStore::Create(config, layout_, *device_, clock_,
+    auto store = BlockStore::Create(config, layout_, *device_, clock_, nullptr,
                                     setup.weak_keys ? &WeakKey : &ChildKey);
     CHECK(store.ok());
     store_ = *std::move(store);

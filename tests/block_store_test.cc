@@ -38,7 +38,7 @@ class BlockStoreTest : public testing::Test {
   void Start(const OffloadConfig& config, BlockStore::ChildKeyFunction child_key = &ChildKey) {
     store_.reset();
     Result<std::unique_ptr<BlockStore>> store =
-        BlockStore::Create(config, layout_, *device_, clock_, child_key);
+        BlockStore::Create(config, layout_, *device_, clock_, nullptr, child_key);
     ASSERT_TRUE(store.ok()) << store.status().ToString();
     store_ = *std::move(store);
   }
@@ -389,11 +389,11 @@ TEST_F(BlockStoreDeathTest, MisuseIsABug) {
   EXPECT_DEATH(held[0].writable_address(), "kFilling");
   EXPECT_DEATH(Hold().address(), "store_");
   const Hold filling = NewBlock();
-  EXPECT_DEATH((void)filling.Clone(), "kHot");
-  EXPECT_DEATH(filling.key(), "kHot");
+  EXPECT_DEATH((void)filling.Clone(), "kSealed");
+  EXPECT_DEATH(filling.key(), "kSealed");
   EXPECT_DEATH((void)store_->Seal(NewBlock(), root_, Tokens{1, 2, 3}, 50), "block_tokens");
   EXPECT_DEATH(store_->Park(NewBlock(), root_, Tokens{1, 2, 3, 4}, 50), "block_tokens");
-  EXPECT_DEATH(store_.reset(), "held_hot_count_");
+  EXPECT_DEATH(store_.reset(), "kHeld");
 }
 
 }  // namespace

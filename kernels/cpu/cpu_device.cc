@@ -152,7 +152,7 @@ class CpuCopyStream final : public Stream {
 
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(DeviceInfo info) : info_(std::move(info)) {}
+  explicit CpuDevice(DeviceInfo info) : info_(std::move(info)) { info_.reads_host_memory = true; }
 
   const DeviceInfo& info() const override { return info_; }
 
@@ -173,6 +173,11 @@ class CpuDevice final : public Device {
         std::make_unique<CpuBuffer>(*std::move(memory), size_bytes, allocated_bytes_));
   }
 
+  // Host memory plays the device, so there is no other kind.
+  Result<std::unique_ptr<Buffer>> AllocateHost(size_t size_bytes) override {
+    return Allocate(size_bytes);
+  }
+
   Result<std::unique_ptr<Stream>> NewStream(StreamUse use) override {
     if (use == StreamUse::kCompute) {
       return std::unique_ptr<Stream>(std::make_unique<CpuComputeStream>());
@@ -189,7 +194,7 @@ class CpuDevice final : public Device {
     return true;
   }
 
-  const DeviceInfo info_;
+  DeviceInfo info_;
   std::atomic<uint64_t> allocated_bytes_{0};
 };
 

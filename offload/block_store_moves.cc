@@ -1,0 +1,422 @@
+// Moves of blocks between the tiers: how they begin, and what becomes of them.
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "offload/block_change.h"
+#include "offload/block_store.h"
+
+namespace cairn {
+namespace {
+
+// Of the slots, the share that is kept such that it can be had without a loss.
+constexpr uint32_t kLosslessShare = 16;
+constexpr std::chrono::milliseconds kWriteBackInterval{20};
+
+}  // namespace
+
+bool BlockStore::CanLoad(const BlockMeta& meta) const {
+  if (meta.load.valid() || IsResident(meta)) return false;
+  return meta.host.valid() || (meta.record.valid() && disk_->TakesLoads());
+}
+
+// Into a free slot, or one that can be had.
+bool BlockStore::BeginLoad(BlockId id) {
+  BlockMeta& meta = At(id);
+  if (!CanLoad(meta)) return false;
+  if (free_count() == 0) {
+    if (evictable_count() == 0) return false;
+    MakeRoom(1);
+  }
+  const Place target = TakeSlot(Tier::kHost);
+  std::byte* const to = PoolOf(target.tier).Address(target.slot);
+  const MoveId move = NextMove();
+  const Change change(*this, meta);
+  meta.load = move;
+  ++in_flight_count_;
+  if (meta.host.valid()) {
+    copy_stream_->Copy(to, host_pool_->Address(meta.host), layout_.block_bytes());
+    copies_.emplace(move, Move{.block = id, .target = target, .event = copy_stream_->Record()});
+  } else {
+    moves_.emplace(move, Move{.block = id, .target = target, .record = meta.record});
+    disk_->Load(move, meta.record, IdentityOf(meta), {to, layout_.block_bytes()});
+  }
+  return true;
+}
+
+// A load that has not begun is forgotten; one that has goes on.
+void BlockStore::CancelLoad(BlockId id) {
+  BlockMeta& meta = At(id);
+  const auto move = moves_.find(meta.load);
+  if (move == moves_.end() || !disk_->Cancel(move->first)) return;
+  const Change change(*this, meta);
+  meta.load = MoveId();
+  --in_flight_count_;
+  GiveSlot(move->second.target);
+  moves_.erase(move);
+}
+
+void BlockStore::CancelStore(BlockId id) {
+  BlockMeta& meta = At(id);
+  const auto move = moves_.find(meta.store);
+  if (move == moves_.end() || !disk_->Cancel(move->first)) return;
+  Arrive(std::move(move->second.departure));
+  moves_.erase(move);
+  const Change change(*this, meta);
+  meta.store = MoveId();
+}
+
+bool BlockStore::BeginSpill(BlockId id, const DepartureRef& departure) {
+  BlockMeta& meta = At(id);
+  CHECK(!meta.store.valid() && !meta.record.valid());
+  if (!disk_ || !disk_->TakesSpills() || !meta.tail_tokens.empty()) return false;
+  const BlockIdentity identity = IdentityOf(meta);
+  // A key that had to be made up would not be found again.
+  if (identity.key != index_.KeyOf(identity.parent, identity.tokens)) return false;
+  const MoveId move = NextMove();
+  const Change change(*this, meta);
+  meta.store = move;
+  meta.reused_since_spill = false;
+  moves_.emplace(move, Move{.block = id, .departure = departure});
+  disk_->Spill(move, id, identity, {AddressOf(meta), layout_.block_bytes()});
+  return true;
+}
+
+// From the device to the host pool.
+bool BlockStore::BeginDemotion(BlockId id, const DepartureRef& departure) {
+  BlockMeta& meta = At(id);
+  CHECK(meta.device.valid() && !meta.host.valid() && !meta.store.valid());
+  if (!MakeHostRoom()) return false;
+  const Place target{Tier::kHost, host_pool_->Take()};
+  const MoveId move = NextMove();
+  const Change change(*this, meta);
+  meta.store = move;
+  in_flight_count_ += host_in_place_;
+  copy_stream_->Wait(meta.ready);
+  copy_stream_->Copy(host_pool_->Address(target.slot), device_pool_.Address(meta.device),
+                     layout_.block_bytes());
+  copies_.emplace(move, Move{.block = id,
+                             .target = target,
+                             .event = copy_stream_->Record(),
+                             .departure = departure});
+  return true;
+}
+
+bool BlockStore::AwaitsRoom(uint32_t count) {
+  const bool may_spill = disk_ && disk_->SpillPays();
+  const bool may_demote = !host_in_place_ && host_pool_;
+  if (!may_spill && !may_demote) return false;
+  const uint32_t leaving = LeavingCount();
+  if (leaving >= count) return true;
+  bool begun = false;
+  for (const BlockId id : RankIdle(count - leaving, /*dirty_only=*/true)) {
+    begun |= BeginCopyBelow(id);
+  }
+  if (begun && disk_) disk_->Close();
+  return begun || leaving > 0;
+}
+
+// Idle blocks that will be clean once a move is over.
+uint32_t BlockStore::LeavingCount() const {
+  uint32_t count = 0;
+  for (const auto* moves : {&moves_, &copies_}) {
+    for (const auto& [id, move] : *moves) {
+      const std::optional<BlockMeta>& meta = blocks_[move.block.value()];
+      count += !move.is_stuck && meta && meta->store == id && StandingOf(*meta) == Standing::kBusy;
+    }
+  }
+  return count;
+}
+
+// Makes a copy of an idle block in the next tier that has room.
+bool BlockStore::BeginCopyBelow(BlockId id) {
+  const bool to_host = !host_in_place_ && host_pool_ && At(id).tail_tokens.empty();
+  return (to_host && BeginDemotion(id, nullptr)) || BeginSpill(id, nullptr);
+}
+
+void BlockStore::WriteBack() {
+  if (!disk_ && (host_in_place_ || !host_pool_)) return;
+  const Clock::Monotonic now = clock_.Now();
+  if (now - last_write_back_ < kWriteBackInterval) return;
+  const uint32_t wanted = stats().capacity / kLosslessShare + 1;
+  const uint32_t lossless = free_count() + Count(Standing::kClean) + Count(Standing::kBusy);
+  if (lossless >= wanted) return;
+  last_write_back_ = now;
+  for (const BlockId id : RankIdle(wanted - lossless, /*dirty_only=*/true)) BeginCopyBelow(id);
+}
+
+void BlockStore::Suspend(const BlockKey& root, std::span<const uint32_t> tokens, Tier tier,
+                         std::function<void()> done) {
+  CHECK(tier == Tier::kHost || tier == Tier::kDisk || tier == Tier::kAbsent);
+  const std::vector<BlockId> ids = BlocksOf(root, tokens, 0);
+  if (tier == Tier::kAbsent) {
+    for (const BlockId id : ids) Drop(id);
+    return done();
+  }
+  DepartAll(ids, tier, std::move(done));
+}
+
+void BlockStore::SpillAll(std::function<void()> done) {
+  std::vector<BlockId> ids =
+      disk_ ? RankIdle(static_cast<uint32_t>(blocks_.size()), /*dirty_only=*/true)
+            : std::vector<BlockId>();
+  std::ranges::reverse(ids);
+  DepartAll(std::move(ids), Tier::kDevice, std::move(done));
+}
+
+void BlockStore::DepartAll(const std::vector<BlockId>& ids, Tier tier, std::function<void()> done) {
+  ++departure_count_;
+  auto departure = std::make_shared<Departure>(Departure{std::move(done), tier});
+  for (const BlockId id : ids) {
+    if (!Leave(id, departure)) leaving_.push_back({id, At(id).seal_order, departure});
+  }
+  if (disk_) disk_->Close();
+  Arrive(std::move(departure));
+  TellArrived();
+}
+
+// One of a departure's blocks has left, or cannot.
+void BlockStore::Arrive(DepartureRef departure) {
+  if (departure != nullptr && departure.use_count() == 1) {
+    arrived_.push_back(std::move(departure->done));
+  }
+}
+
+// Told last of all: who hears of it may ask the store something.
+void BlockStore::TellArrived() {
+  for (const std::function<void()>& done : std::exchange(arrived_, {})) {
+    --departure_count_;
+    done();
+  }
+}
+
+// True when nothing is left to be begun for this block.
+bool BlockStore::Leave(BlockId id, const DepartureRef& departure) {
+  const BlockMeta& meta = At(id);
+  if (meta.hold_count > 0 || meta.load.valid()) return true;  // somebody wants it here
+  if (!meta.device.valid() && !meta.host.valid()) return true;
+  if (meta.store.valid()) return false;  // another move reads it
+  if (departure->tier == Tier::kHost && host_pool_) return LeaveForHost(id, departure);
+  return LeaveForDisk(id, departure);
+}
+
+bool BlockStore::LeaveForHost(BlockId id, const DepartureRef& departure) {
+  BlockMeta& meta = At(id);
+  if (!meta.device.valid()) return true;
+  if (!meta.host.valid()) {
+    return BeginDemotion(id, departure) || LeaveForDisk(id, departure);
+  }
+  const Change change(*this, meta);
+  device_pool_.Give(std::exchange(meta.device, SlotId()));
+  return true;
+}
+
+bool BlockStore::LeaveForDisk(BlockId id, const DepartureRef& departure) {
+  BlockMeta& meta = At(id);
+  const bool stays = departure->tier == Tier::kDevice;
+  if (meta.record.valid() || !meta.tail_tokens.empty() || !disk_) {
+    if (!stays) EmptyMemory(id);
+    return true;
+  }
+  // Without room it waits for a segment to go; a disk that does not answer is not waited for.
+  return BeginSpill(id, departure) || !disk_->makes_room();
+}
+
+void BlockStore::RetryLeaving() {
+  std::vector<Leaving> waiting = std::exchange(leaving_, {});
+  bool begun = false;
+  for (Leaving& leaving : waiting) {
+    const std::optional<BlockMeta>& meta = blocks_[leaving.block.value()];
+    const bool is_there = meta && meta->seal_order == leaving.seal_order;
+    if (is_there && !Leave(leaving.block, leaving.departure)) {
+      leaving_.push_back(std::move(leaving));
+      continue;
+    }
+    begun = true;
+    Arrive(std::exchange(leaving.departure, nullptr));
+  }
+  if (begun && disk_) disk_->Close();
+}
+
+bool BlockStore::Poll() {
+  bool any = false;
+  if (disk_) {
+    const DiskTier::News news = disk_->Poll();
+    any = !news.outcomes.empty();
+    for (const DiskTier::Relocation& relocation : news.relocations) Relocate(relocation);
+    for (const DiskTier::Outcome& outcome : news.outcomes) EndDiskMove(outcome);
+    RetireIfDue();
+  }
+  any |= EndCopies();
+  if (!leaving_.empty()) RetryLeaving();
+  TellArrived();
+  return any;
+}
+
+void BlockStore::EndDiskMove(const DiskTier::Outcome& outcome) {
+  const auto found = moves_.find(outcome.move);
+  CHECK(found != moves_.end());
+  if (outcome.fate == DiskTier::Fate::kGivenUp) {
+    // Whoever waits goes on; the slot stays with the move.
+    Arrive(std::exchange(found->second.departure, nullptr));
+    if (found->second.target.slot.valid()) {
+      LoseLoad(outcome.move, found->second);
+    } else {
+      found->second.is_stuck = true;
+    }
+    return;
+  }
+  Move move = std::move(found->second);
+  moves_.erase(found);
+  if (move.target.slot.valid()) {
+    EndLoad(outcome.move, move, outcome.status);
+  } else {
+    EndStore(outcome.move, std::move(move), outcome.record);
+  }
+}
+
+// The block that `move` was to bring is not on its way any more.
+void BlockStore::LoseLoad(MoveId id, const Move& move) {
+  std::optional<BlockMeta>& meta = blocks_[move.block.value()];
+  if (!meta || meta->load != id) return;  // it had been given up before
+  {
+    const Change change(*this, *meta);
+    meta->load = MoveId();
+  }
+  FreeIfGone(move.block);
+}
+
+void BlockStore::EndLoad(MoveId id, const Move& move, const Status& status) {
+  --in_flight_count_;
+  std::optional<BlockMeta>& meta = blocks_[move.block.value()];
+  const bool is_wanted = meta && meta->load == id;
+  if (!is_wanted || !status.ok() || IsResident(*meta)) {  // computed again meanwhile, perhaps
+    GiveSlot(move.target);
+  } else {
+    const Change change(*this, *meta);
+    SlotIn(*meta, move.target.tier) = move.target.slot;
+  }
+  if (!is_wanted) return;
+  const bool is_elsewhere = meta->record != move.record;  // moved while it was to be read
+  const bool may_be_read_later = status.ok() || status.code() == Code::kCancelled;
+  if (!is_elsewhere && !may_be_read_later && meta->record.valid()) ForgetRecord(move.block);
+  const bool is_doomed = meta->doomed && meta->hold_count == 0;
+  LoseLoad(id, move);
+  if (is_doomed) {
+    if (blocks_[move.block.value()]) Drop(move.block);
+  } else if (!status.ok() && is_elsewhere && blocks_[move.block.value()]) {
+    BeginLoad(move.block);
+  }
+}
+
+// A copy for a tier further down is made, or has failed.
+void BlockStore::EndStore(MoveId id, Move move, RecordId record) {
+  BlockMeta& meta = At(move.block);
+  CHECK(meta.store == id);
+  {
+    const Change change(*this, meta);
+    meta.store = MoveId();
+    if (record.valid()) meta.record = record;
+  }
+  if (meta.doomed && meta.hold_count == 0) {
+    Drop(move.block);
+  } else if (record.valid() && move.departure != nullptr && meta.hold_count == 0 &&
+             move.departure->tier != Tier::kDevice) {
+    EmptyMemory(move.block);
+  }
+  Arrive(std::move(move.departure));
+}
+
+bool BlockStore::EndCopies() {
+  std::vector<MoveId> over;
+  for (const auto& [id, move] : copies_) {
+    if (move.event == nullptr || move.event->Passed()) over.push_back(id);
+  }
+  for (const MoveId id : over) {
+    Move move = std::move(copies_.extract(id).mapped());
+    if (move.target.tier == Tier::kDevice) {
+      ++counts_.promotions;
+      EndLoad(id, move, Status());
+      continue;
+    }
+    ++counts_.demotions;
+    in_flight_count_ -= host_in_place_;
+    BlockMeta& meta = At(move.block);
+    {
+      const Change change(*this, meta);
+      meta.host = move.target.slot;
+      // In place there is one of the two; elsewhere the device's copy stays until it must go.
+      const bool leaves = host_in_place_ ? meta.hold_count == 0 : move.departure != nullptr;
+      if (leaves && meta.hold_count == 0) {
+        device_pool_.Give(std::exchange(meta.device, SlotId()));
+      } else if (host_in_place_) {  // somebody has come to use it where it was
+        host_pool_->Give(std::exchange(meta.host, SlotId()));
+      }
+    }
+    EndStore(id, std::move(move), RecordId());
+  }
+  return !over.empty();
+}
+
+void BlockStore::ForgetRecord(BlockId id) {
+  BlockMeta& meta = At(id);
+  disk_->Forget(meta.record);
+  {
+    const Change change(*this, meta);
+    meta.record = RecordId();
+  }
+  FreeIfGone(id);
+}
+
+void BlockStore::Relocate(const DiskTier::Relocation& relocation) {
+  if (!relocation.block.valid()) {  // nobody has asked for it yet
+    const auto key = found_keys_.find(relocation.from);
+    CHECK(key != found_keys_.end());
+    const BlockKey block = key->second;
+    found_keys_.erase(key);
+    if (relocation.to.valid()) {
+      found_.at(block).record = relocation.to;
+      found_keys_.emplace(relocation.to, block);
+    } else {
+      found_.erase(block);
+    }
+    return;
+  }
+  BlockMeta& meta = At(relocation.block);
+  CHECK(meta.record == relocation.from);
+  {
+    const Change change(*this, meta);
+    meta.record = relocation.to;
+  }
+  FreeIfGone(relocation.block);
+}
+
+// Of a segment that goes for want of room, what was used since it was written gets a second chance.
+void BlockStore::RetireIfDue() {
+  while (std::optional<DiskTier::Candidate> candidate = disk_->SegmentToRetire()) {
+    std::vector<RecordId> keep;
+    std::vector<std::pair<RecordId, BlockId>> gone;
+    for (const auto& [record, block] : candidate->records) {
+      const bool was_used = block.valid() && std::exchange(At(block).reused_since_spill, false);
+      const bool stays = (candidate->keeps_all || was_used) && keep.size() < candidate->keep_max;
+      if (stays) {
+        keep.push_back(record);
+      } else {
+        gone.emplace_back(record, block);
+      }
+    }
+    disk_->Retire(NextMove(), *candidate, keep);
+    for (const auto& [record, block] : gone) {
+      Relocate({.block = block, .from = record, .to = RecordId()});
+    }
+  }
+}
+
+void BlockStore::SetRecomputeTime(std::chrono::nanoseconds time) {
+  if (disk_) disk_->SetRecomputeTime(time);
+}
+
+}  // namespace cairn

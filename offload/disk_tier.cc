@@ -1,0 +1,294 @@
+#include "offload/disk_tier.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace cairn {
+namespace {
+
+constexpr std::chrono::seconds kProbeInterval{1};
+constexpr uint64_t kCompactMin = 4;  // segments, below which dead records are left alone
+
+// Slow-moving, but a disk that turns slow shows within few orders.
+void Learn(std::chrono::nanoseconds& mean, std::chrono::nanoseconds sample) {
+  mean = mean.count() == 0 ? sample : (3 * mean + sample) / 4;
+}
+
+}  // namespace
+
+DiskTier::DiskTier(std::unique_ptr<SpillStore> store, const Clock& clock)
+    : store_(std::move(store)), clock_(clock), health_(clock), last_progress_(clock.Now()) {}
+
+std::vector<FoundRecord> DiskTier::TakeFound() {
+  std::vector<FoundRecord> found = store_->TakeFound();
+  for (const FoundRecord& record : found) {
+    Segment& segment = segments_[record.segment];
+    segment.records.emplace(record.record, BlockId());
+    ++segment.written_count;
+  }
+  return found;
+}
+
+DiskTier::Segment& DiskTier::SegmentOf(RecordId record) {
+  auto after = segments_.upper_bound(SegmentId(record.value()));
+  CHECK(after != segments_.begin());
+  return std::prev(after)->second;
+}
+
+void DiskTier::Adopt(RecordId record, BlockId block) {
+  CHECK(block.valid());
+  Records& records = retiring_ && retiring_->kept.contains(record) ? retiring_->kept
+                                                                   : SegmentOf(record).records;
+  BlockId& owner = records.at(record);
+  CHECK(!owner.valid());
+  owner = block;
+}
+
+bool DiskTier::LoadPays() const {
+  return recompute_time_.count() == 0 || counts_.load_time <= recompute_time_;
+}
+
+bool DiskTier::TakesLoads() const {
+  if (hangs_ || !health_.is_up()) return false;
+  return LoadPays() || clock_.Now() - last_load_ >= kProbeInterval;
+}
+
+bool DiskTier::SpillPays() const {
+  return !hangs_ && (recompute_time_.count() == 0 || counts_.spill_time <= recompute_time_);
+}
+
+bool DiskTier::TakesSpills() const {
+  if (hangs_ || !health_.is_up() || !HasRoomFor(store_->stats().record_bytes)) return false;
+  return SpillPays() || clock_.Now() - last_spill_ >= kProbeInterval;
+}
+
+bool DiskTier::HasRoomFor(uint64_t bytes) const {
+  const SpillStats stats = store_->stats();
+  return stats.used_bytes + bytes <= stats.quota_bytes;
+}
+
+void DiskTier::Begin(MoveId move, const Order& order) {
+  if (orders_.empty()) last_progress_ = clock_.Now();
+  health_.OnOrder();
+  CHECK(orders_.emplace(move, order).second);
+}
+
+void DiskTier::Load(MoveId move, RecordId record, const BlockIdentity& block,
+                    std::span<std::byte> payload) {
+  CHECK(TakesLoads());
+  Begin(move, {.kind = Kind::kLoad, .is_probe = !LoadPays()});
+  last_load_ = clock_.Now();
+  store_->Read({SpillTicket(move.value()), record, block, payload});
+}
+
+void DiskTier::Spill(MoveId move, BlockId owner, const BlockIdentity& block,
+                     std::span<const std::byte> payload) {
+  CHECK(TakesSpills());
+  Begin(move, {.kind = Kind::kSpill, .owner = owner});
+  last_spill_ = clock_.Now();
+  store_->Write({SpillTicket(move.value()), block, payload});
+}
+
+void DiskTier::Close() { store_->Close(); }
+
+bool DiskTier::Cancel(MoveId move) {
+  if (!store_->Cancel(SpillTicket(move.value()))) return false;
+  CHECK(orders_.erase(move) == 1);
+  return true;
+}
+
+void DiskTier::Forget(RecordId record) {
+  if (retiring_ && retiring_->kept.erase(record) > 0) return;
+  CHECK(SegmentOf(record).records.erase(record) == 1);
+}
+
+DiskTier::News DiskTier::Poll() {
+  News news;
+  for (const SpillCompletion& completion : store_->Poll()) {
+    last_progress_ = clock_.Now();
+    hangs_ = false;
+    const MoveId move(completion.ticket.value());
+    if (retiring_ && retiring_->move == move) {
+      OnRetired(completion, news);
+      continue;
+    }
+    const auto found = orders_.find(move);
+    CHECK(found != orders_.end());
+    const Order order = found->second;
+    orders_.erase(found);
+    if (order.kind == Kind::kLoad) {
+      OnRead(completion, order, news);
+    } else {
+      OnWritten(completion, order, news);
+    }
+  }
+  GiveUpWhatHangs(news);
+  CancelLoadsThatDoNotPay(news);
+  return news;
+}
+
+void DiskTier::NoteOutcome(bool ok, const Status& status) {
+  if (ok) {
+    if (health_.OnSuccess()) LogInfo("disk tier: back in use");
+  } else if (health_.OnFailure()) {
+    LogWarning("disk tier: left alone for " +
+               std::to_string(std::chrono::duration_cast<std::chrono::seconds>(health_.pause())
+                                  .count()) +
+               " s after failures in a row, the last: " + status.ToString());
+  }
+}
+
+void DiskTier::OnRead(const SpillCompletion& completion, const Order& order, News& news) {
+  const Status& status = completion.status;
+  const MoveId move(completion.ticket.value());
+  // A damaged record says nothing of the disk's other ones: only the copy is lost.
+  const bool is_corrupt = status.code() == Code::kDataLoss;
+  NoteOutcome(status.ok() || is_corrupt, status);
+  if (status.ok()) {
+    ++counts_.loads;
+    Learn(counts_.load_time, completion.time);
+  } else {
+    ++counts_.load_failures;
+    counts_.corrupt += is_corrupt;
+    LogWarning("disk tier: a block is lost and will be computed again: " + status.ToString());
+  }
+  const Fate fate = order.given_up ? Fate::kReleased : status.ok() ? Fate::kDone : Fate::kFailed;
+  news.outcomes.push_back({.move = move, .fate = fate, .status = status});
+}
+
+void DiskTier::OnWritten(const SpillCompletion& completion, const Order& order, News& news) {
+  const MoveId move(completion.ticket.value());
+  NoteOutcome(completion.status.ok(), completion.status);
+  if (completion.status.ok()) {
+    ++counts_.spills;
+    Learn(counts_.spill_time, completion.time);
+    Segment& segment = segments_[completion.segment];
+    ++segment.written_count;
+    segment.records.emplace(completion.record, order.owner);
+  } else {
+    ++counts_.spill_failures;
+  }
+  if (order.given_up) {  // written after all, but nobody knows of it
+    if (completion.status.ok()) Forget(completion.record);
+    news.outcomes.push_back({.move = move, .fate = Fate::kReleased, .status = completion.status});
+    return;
+  }
+  news.outcomes.push_back({.move = move,
+                           .fate = completion.status.ok() ? Fate::kDone : Fate::kFailed,
+                           .status = completion.status,
+                           .record = completion.record});
+}
+
+void DiskTier::OnRetired(const SpillCompletion& completion, News& news) {
+  Records kept = std::move(retiring_->kept);
+  retiring_.reset();
+  for (const SpillCompletion::Moved& moved : completion.moved) {
+    const auto found = kept.find(moved.from);
+    if (found == kept.end()) {  // nobody wants it any more: it is dead where it lies now
+      ++segments_[moved.segment].written_count;
+      continue;
+    }
+    Segment& segment = segments_[moved.segment];
+    ++segment.written_count;
+    segment.records.emplace(moved.to, found->second);
+    ++counts_.second_chances;
+    news.relocations.push_back({found->second, moved.from, moved.to});
+    kept.erase(found);
+  }
+  for (const auto& [record, owner] : kept) news.relocations.push_back({owner, record, RecordId()});
+  ++counts_.retired_segments;
+  if (!completion.status.ok()) NoteOutcome(false, completion.status);
+}
+
+// Nothing has ended for too long. Whoever waits goes on without; what the disk still reads into or
+// from stays untouched until it answers.
+void DiskTier::GiveUpWhatHangs(News& news) {
+  if (hangs_ || orders_.empty() || clock_.Now() - last_progress_ < kPatience) return;
+  hangs_ = true;
+  LogWarning("disk tier: no answer for " + std::to_string(kPatience.count()) +
+             " s; it is left alone until it answers");
+  const Status status = Unavailable("the disk does not answer");
+  std::vector<MoveId> cancelled;
+  for (auto& [move, order] : orders_) {
+    if (std::exchange(order.given_up, true)) continue;
+    if (store_->Cancel(SpillTicket(move.value()))) {
+      cancelled.push_back(move);
+      news.outcomes.push_back({.move = move, .fate = Fate::kFailed, .status = status});
+    } else {
+      news.outcomes.push_back({.move = move, .fate = Fate::kGivenUp, .status = status});
+    }
+  }
+  for (const MoveId move : cancelled) orders_.erase(move);
+}
+
+// A disk that has turned slow: what it has not begun is computed instead.
+void DiskTier::CancelLoadsThatDoNotPay(News& news) {
+  if (LoadPays()) return;
+  for (auto order = orders_.begin(); order != orders_.end();) {
+    const MoveId move = order->first;
+    const bool may_go = order->second.kind == Kind::kLoad && !order->second.is_probe;
+    if (may_go && store_->Cancel(SpillTicket(move.value()))) {
+      order = orders_.erase(order);
+      news.outcomes.push_back({.move = move,
+                               .fate = Fate::kFailed,
+                               .status = Status(Code::kCancelled, "computing is faster")});
+    } else {
+      ++order;
+    }
+  }
+}
+
+std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
+  if (retiring_ || hangs_ || segments_.empty()) return std::nullopt;
+  const SpillStats stats = store_->stats();
+  const auto candidate = [](const auto& entry, size_t keep_max, bool keeps_all) {
+    Candidate out{.segment = entry.first, .keep_max = keep_max, .keeps_all = keeps_all};
+    out.records.assign(entry.second.records.begin(), entry.second.records.end());
+    return out;
+  };
+  uint64_t dead = 0;
+  for (const auto& entry : segments_) {
+    if (entry.second.records.empty()) return candidate(entry, 0, false);
+    dead += entry.second.written_count - entry.second.records.size();
+  }
+  if (!HasRoomFor(stats.segment_bytes + stats.record_bytes)) {
+    const auto& oldest = *segments_.begin();
+    return candidate(oldest, oldest.second.written_count / 2, false);
+  }
+  // Mostly dead: the living are moved together, so that the space goes back to the file system.
+  const uint64_t record_bytes = std::max<uint64_t>(stats.record_bytes, 1);
+  const uint64_t used_records = stats.used_bytes / record_bytes;
+  const uint64_t segment_records = stats.segment_bytes / record_bytes;
+  if (used_records < kCompactMin * segment_records || 2 * dead < used_records) return std::nullopt;
+  const auto deadest = std::ranges::max_element(segments_, {}, [](const auto& entry) {
+    return entry.second.written_count - entry.second.records.size();
+  });
+  return candidate(*deadest, deadest->second.records.size(), true);
+}
+
+void DiskTier::Retire(MoveId move, const Candidate& candidate, const std::vector<RecordId>& keep) {
+  CHECK(!retiring_ && keep.size() <= candidate.keep_max);
+  Segment& segment = segments_.at(candidate.segment);
+  Retiring retiring{.move = move};
+  for (const RecordId record : keep) {
+    retiring.kept.emplace(record, segment.records.at(record));
+  }
+  segments_.erase(candidate.segment);
+  store_->Retire({SpillTicket(move.value()), candidate.segment, keep});
+  retiring_ = std::move(retiring);
+}
+
+DiskTierStats DiskTier::stats() const {
+  DiskTierStats stats = counts_;
+  stats.store = store_->stats();
+  for (const auto& [id, segment] : segments_) stats.records += segment.records.size();
+  if (retiring_) stats.records += retiring_->kept.size();
+  stats.is_paused = hangs_ || health_.is_paused();
+  return stats;
+}
+
+}  // namespace cairn

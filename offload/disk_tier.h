@@ -1,0 +1,156 @@
+// The disk tier as BlockStore uses it: gives orders to a SpillStore, remembers which segment holds
+// which block's record, says when a segment has to go, and whether the disk is worth using at all.
+//
+// Orders are refused while the disk fails (TierHealth), hangs, or has no room. A disk that answers
+// nothing for `patience` hangs: what waits for it is given up, and what it was about to write to
+// is kept until it answers after all.
+//
+// What pays is decided by measured times, block by block: a load when it takes no longer than
+// computing a block again, a spill when writing takes no longer than that. Once a second an order
+// goes though it does not pay, so that a disk that recovered is noticed.
+// Threads: the engine thread only.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
+#include "offload/block.h"
+#include "offload/spill_store.h"
+#include "offload/tier_health.h"
+
+namespace cairn {
+
+struct DiskTierStats {
+  SpillStats store;
+  uint64_t records = 0;        // that somebody may want
+  uint64_t loads = 0;          // since the start: orders that ended well
+  uint64_t spills = 0;
+  uint64_t load_failures = 0;  // of them `corrupt` because the record was not what it should be
+  uint64_t spill_failures = 0;
+  uint64_t corrupt = 0;
+  uint64_t retired_segments = 0;
+  uint64_t second_chances = 0;  // records that were moved out of a segment that went
+  bool is_paused = false;
+  std::chrono::nanoseconds load_time{0};   // of one block, as measured lately; 0: not yet
+  std::chrono::nanoseconds spill_time{0};
+};
+
+class DiskTier {
+ public:
+  static constexpr std::chrono::seconds kPatience{10};
+
+  DiskTier(std::unique_ptr<SpillStore> store, const Clock& clock);
+
+  // Records of earlier processes, once. They belong to nobody until Adopt.
+  std::vector<FoundRecord> TakeFound();
+  void Adopt(RecordId record, BlockId block);
+
+  // Whether a block may be loaded, or written, now and at this price.
+  bool TakesLoads() const;
+  bool TakesSpills() const;
+  // Writing takes no longer than computing again, and the disk answers.
+  bool SpillPays() const;
+  // A segment is going, so there will be more room.
+  bool makes_room() const { return retiring_.has_value() && !hangs_; }
+  // Orders under a name of the caller's. `payload` stays until the outcome.
+  void Load(MoveId move, RecordId record, const BlockIdentity& block, std::span<std::byte> payload);
+  void Spill(MoveId move, BlockId owner, const BlockIdentity& block,
+             std::span<const std::byte> payload);
+  // What was ordered to be written becomes records as soon as possible.
+  void Close();
+  // True: the order has not begun, and never will.
+  bool Cancel(MoveId move);
+  // Nobody wants the record any more.
+  void Forget(RecordId record);
+
+  // Computing one block again takes about so long.
+  void SetRecomputeTime(std::chrono::nanoseconds time) { recompute_time_ = time; }
+
+  // What became of orders. An order that was given up has two outcomes: first this, later kReleased.
+  enum class Fate { kDone, kFailed, kGivenUp, kReleased };
+  struct Outcome {
+    MoveId move;
+    Fate fate = Fate::kDone;
+    Status status;
+    RecordId record;  // of a spill that is done
+  };
+  // A record has another place now; none: it is gone.
+  struct Relocation {
+    BlockId block;  // none: of an earlier process, and not adopted
+    RecordId from;
+    RecordId to;
+  };
+  struct News {
+    std::vector<Outcome> outcomes;
+    std::vector<Relocation> relocations;
+  };
+  News Poll();
+
+  // A segment that has to go, for want of room or because most of it is dead, and what it holds.
+  struct Candidate {
+    SegmentId segment;
+    std::vector<std::pair<RecordId, BlockId>> records;
+    size_t keep_max = 0;     // records that may be moved on
+    bool keeps_all = false;  // it goes because most of it is dead
+  };
+  std::optional<Candidate> SegmentToRetire() const;
+  // The records that are not in `keep` are gone at once; what becomes of the others is in News.
+  void Retire(MoveId move, const Candidate& candidate, const std::vector<RecordId>& keep);
+
+  bool is_busy() const { return !orders_.empty() || retiring_.has_value(); }
+  DiskTierStats stats() const;
+
+ private:
+  enum class Kind { kLoad, kSpill };
+  struct Order {
+    Kind kind;
+    BlockId owner;  // of a spill
+    bool is_probe = false;
+    bool given_up = false;
+  };
+  using Records = std::unordered_map<RecordId, BlockId>;
+  struct Segment {
+    Records records;  // those that are wanted; no owner: found, and not asked for yet
+    uint64_t written_count = 0;
+  };
+
+  Segment& SegmentOf(RecordId record);
+  bool LoadPays() const;
+  void Begin(MoveId move, const Order& order);
+  bool HasRoomFor(uint64_t bytes) const;
+  void OnRead(const SpillCompletion& completion, const Order& order, News& news);
+  void OnWritten(const SpillCompletion& completion, const Order& order, News& news);
+  void OnRetired(const SpillCompletion& completion, News& news);
+  void GiveUpWhatHangs(News& news);
+  void CancelLoadsThatDoNotPay(News& news);
+  void NoteOutcome(bool ok, const Status& status);
+
+  std::unique_ptr<SpillStore> store_;
+  const Clock& clock_;
+  TierHealth health_;
+  std::map<SegmentId, Segment> segments_;
+  std::map<MoveId, Order> orders_;
+  struct Retiring {
+    MoveId move;
+    Records kept;
+  };
+  std::optional<Retiring> retiring_;
+  bool hangs_ = false;
+  Clock::Monotonic last_progress_;
+  Clock::Monotonic last_load_;
+  Clock::Monotonic last_spill_;
+  std::chrono::nanoseconds recompute_time_{0};
+  DiskTierStats counts_;
+};
+
+}  // namespace cairn
