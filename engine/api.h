@@ -223,7 +223,9 @@ struct EngineStats {
   int64_t session_count = 0;
   int64_t running_count = 0;
   int64_t waiting_count = 0;
+  int64_t blocks_reloaded = 0;
   int64_t blocks_recomputed = 0;
+  int64_t blocks_corrupt = 0;  // records that failed verification
   int64_t preemptions = 0;
   int64_t steps = 0;
   std::chrono::nanoseconds step_time{0};     // in all steps: planning to commit

@@ -21,14 +21,18 @@ Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
   // Asked first, because a context that waits is tried again in every step: only the try that
   // succeeds is a use of what it finds.
   const BlockNeed need = store.NeedOf(root, tokens, block_count);
+  if (need.missing > need.lossless && store.AwaitsRoom(need.missing - need.lossless)) {
+    return Unavailable("the context waits for blocks to be written further down");
+  }
   if (need.missing > need.available) {
     return ResourceExhausted("the context needs " + std::to_string(need.missing) +
-                             " more blocks; the device pool has " + std::to_string(need.available) +
+                             " more blocks; the pool has " + std::to_string(need.available) +
                              " to give");
   }
-  uint32_t missing = need.missing;
   std::vector<Hold> found = store.Match(root, tokens, priority);
   found.resize(block_count);
+  auto missing = static_cast<uint32_t>(
+      std::ranges::count_if(found, [](const Hold& hold) { return !hold; }));
   // The beginnings of missing blocks that follow a block in place: forks, rewinds, parked tails.
   std::vector<uint32_t> copied(block_count, 0);
   for (size_t i = 0; i < block_count; ++i) {
@@ -53,15 +57,52 @@ Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
     }
     stream.Wait(found[i].ready());
     const bool whole = copied[i] == 0;
-    context->Append(
-        {.hold = std::move(found[i]), .filled = whole ? block_tokens : copied[i], .sealed = whole});
+    const bool loading = !found[i].is_ready();
+    const Tier tier = whole ? found[i].tier() : Tier::kAbsent;
+    context->Append({.hold = std::move(found[i]),
+                     .filled = whole ? block_tokens : copied[i],
+                     .sealed = whole,
+                     .loading = loading,
+                     .tier = tier});
   }
   return context;
 }
 
+Result<bool> ContextBlocks::Settle() {
+  for (size_t block = 0; block < entries_.size() && loading_count_ > 0; ++block) {
+    Entry& entry = entries_[block];
+    if (!entry.loading || entry.hold.is_loading()) continue;
+    if (entry.hold.is_lost()) {
+      ASSIGN_OR_RETURN(std::vector<Hold> fresh, store_.Reserve(1));
+      if (int64_t* tokens = FoundTokens(entry.tier)) *tokens -= block_tokens_;
+      filled_count_ -= entry.filled;
+      entry = {.hold = std::move(fresh[0])};
+      first_missing_block_ = std::min(first_missing_block_, block);
+    }
+    entry.loading = false;
+    addresses_[block] = AddressOf(entry);
+    --loading_count_;
+  }
+  return loading_count_ > 0;
+}
+
+int64_t ContextBlocks::host_token_count() const {
+  const auto count = std::ranges::count_if(entries_, [](const Entry& entry) {
+    return entry.sealed && entry.hold.tier() == Tier::kHost;
+  });
+  return static_cast<int64_t>(count) * block_tokens_;
+}
+
+int64_t* ContextBlocks::FoundTokens(Tier tier) {
+  if (tier == Tier::kHost) return &found_.host_tokens;
+  return tier == Tier::kDisk ? &found_.disk_tokens : nullptr;
+}
+
 void ContextBlocks::Append(Entry entry) {
-  addresses_.push_back(AddressOf(entry));
+  addresses_.push_back(entry.loading ? nullptr : AddressOf(entry));
   filled_count_ += entry.filled;
+  loading_count_ += entry.loading;
+  if (int64_t* tokens = FoundTokens(entry.tier)) *tokens += block_tokens_;
   entries_.push_back(std::move(entry));
   while (first_missing_block_ < entries_.size() && entries_[first_missing_block_].sealed) {
     ++first_missing_block_;
@@ -141,12 +182,13 @@ void ContextBlocks::Release(std::span<const uint32_t> tokens) {
   }
   entries_.clear();
   addresses_.clear();
+  loading_count_ = 0;
 }
 
 std::vector<Hold> ContextBlocks::CloneSealed() const {
   std::vector<Hold> holds;
   for (const Entry& entry : entries_) {
-    if (entry.sealed) holds.push_back(entry.hold.Clone());
+    if (entry.sealed && !entry.loading) holds.push_back(entry.hold.Clone());
   }
   return holds;
 }

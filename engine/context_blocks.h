@@ -5,6 +5,9 @@
 // drops early blocks first, and a block that is there is used wherever it stands. A block is
 // sealed, and so shared, as soon as its last position is written.
 //
+// Blocks that lie further down are loaded first: until Settle says that they are here, nothing may be
+// computed. What could not be loaded counts as missing then.
+//
 // (1) While it lives, every block it knows is held.
 // (2) Every block before first_missing_block_ is sealed.
 // Threads: the engine thread only.
@@ -30,9 +33,10 @@ struct PositionRange {
 
 class ContextBlocks {
  public:
-  // Takes everything that `tokens` need at once: blocks that are resident, copies of the beginnings
-  // of blocks, and fresh ones for the rest and for the next position. kResourceExhausted, and
-  // nothing taken, when the pool is short.
+  // Takes everything that `tokens` need at once: blocks that are there, copies of the beginnings of
+  // blocks, and fresh ones for the rest and for the next position. Nothing taken, and
+  // kResourceExhausted when the pool is short; kUnavailable when it is worth waiting for blocks that
+  // are on their way out of it.
   static Result<std::unique_ptr<ContextBlocks>> Acquire(BlockStore& store, const BlockKey& root,
                                                         std::span<const uint32_t> tokens,
                                                         uint32_t priority, Stream& stream);
@@ -41,6 +45,18 @@ class ContextBlocks {
   static uint32_t BlocksFor(size_t token_count, uint32_t block_tokens) {
     return static_cast<uint32_t>(token_count / block_tokens + 1);
   }
+
+  // Whether something is still on its way. kResourceExhausted when a block could not be loaded and
+  // there is no slot to compute it in.
+  Result<bool> Settle();
+  bool is_loading() const { return loading_count_ > 0; }
+  // Tokens in whole blocks that were found, by the tier where they lay; less those that got lost on
+  // the way.
+  struct Found {
+    int64_t host_tokens = 0;
+    int64_t disk_tokens = 0;
+  };
+  const Found& found() const { return found_; }
 
   // Of the first `token_count` positions, how many are still to be computed.
   uint32_t missing_count(size_t token_count) const;
@@ -55,6 +71,9 @@ class ContextBlocks {
   // short.
   Status Extend(uint32_t position);
 
+  // Positions in sealed blocks that lie in the host pool.
+  int64_t host_token_count() const;
+
   std::byte* const* addresses() const { return addresses_.data(); }
 
   // Ends the use: parks the tail for the next turn and drops every hold. `tokens` as for Written.
@@ -68,12 +87,15 @@ class ContextBlocks {
     Hold hold;
     uint32_t filled = 0;  // positions in place, from the block's first
     bool sealed = false;
+    bool loading = false;      // sealed, but on its way
+    Tier tier = Tier::kAbsent;  // where it was found
   };
 
   ContextBlocks(BlockStore& store, const BlockKey& root, uint32_t priority);
   const BlockKey& ParentKey(size_t block) const;
   std::byte* AddressOf(const Entry& entry) const;
   void Append(Entry entry);
+  int64_t* FoundTokens(Tier tier);
 
   BlockStore& store_;
   const BlockKey root_;
@@ -83,6 +105,8 @@ class ContextBlocks {
   std::vector<std::byte*> addresses_;  // of entries_
   size_t first_missing_block_ = 0;
   size_t filled_count_ = 0;  // positions in place over all entries
+  size_t loading_count_ = 0;
+  Found found_;
 };
 
 }  // namespace cairn

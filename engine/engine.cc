@@ -14,6 +14,7 @@ namespace {
 
 constexpr auto kIdleWait = std::chrono::seconds(1);           // then expired sessions go
 constexpr auto kBlockedWait = std::chrono::milliseconds(20);  // work, but none that can go on
+constexpr auto kCopyWait = std::chrono::microseconds(100);    // copies end without a word
 constexpr size_t kLoggedStatesMax = 100;  // of sequences, when a step does not end
 
 // Commands of the engine itself (cancel, resume) are never refused: a stream has at most one of
@@ -39,6 +40,7 @@ Engine::Engine(EngineParts parts, const EngineConfig& config, const Clock& clock
       commands_(QueuePlaces(config)) {
   CHECK(config.Validate().ok());
   last_progress_ = clock.Now().time_since_epoch();
+  if (core_->wake() != nullptr) core_->wake()->Connect([this] { commands_.Wake(); });
   thread_ = std::thread([this] { Run(); });
   watchdog_ = std::thread([this] { Watch(); });
 }
@@ -49,6 +51,7 @@ Engine::~Engine() {
   stop_.release();
   thread_.join();
   watchdog_.join();
+  if (core_->wake() != nullptr) core_->wake()->Connect(nullptr);
 }
 
 bool Engine::Post(Command command) {
@@ -156,11 +159,11 @@ void Engine::ReadTokens(std::string id, int64_t start_position, int64_t token_co
 }
 
 void Engine::SuspendSession(SuspendRequest request, Reply<SessionInfo> reply) {
-  std::string subject = request.id;
-  Ask<SessionInfo>(std::move(subject), std::move(reply),
-                   [request = std::move(request)](EngineCore& core) {
-                     return core.SuspendSession(request.id, request.tier);
-                   });
+  auto shared_reply = std::make_shared<Reply<SessionInfo>>(std::move(reply));
+  const bool taken = Post([shared_reply, request = std::move(request)](EngineCore& core) {
+    core.SuspendSession(request.id, request.tier, *shared_reply);
+  });
+  if (!taken) (*shared_reply)(Refusal());
 }
 
 void Engine::PrefetchSession(SessionRef session, Reply<SessionInfo> reply) {
@@ -269,10 +272,7 @@ void Engine::EndStreams() {
 void Engine::Run() {
   bool progress = false;
   while (!stopping_) {
-    const std::chrono::nanoseconds patience = progress ? std::chrono::nanoseconds(0)
-                                              : core_->HasWork()
-                                                  ? std::chrono::nanoseconds(kBlockedWait)
-                                                  : std::chrono::nanoseconds(kIdleWait);
+    const std::chrono::nanoseconds patience = progress ? std::chrono::nanoseconds(0) : Patience();
     idle_ = !progress && !core_->HasWork();
     std::vector<Command> commands = commands_.Drain(patience);
     if (idle_) {
@@ -283,16 +283,22 @@ void Engine::Run() {
     for (Command& command : commands) command(*core_);
     progress = core_->Step();
     if (progress) last_progress_ = clock_.Now().time_since_epoch();
-    if (on_drained_ && core_->stream_count() == 0) {
-      core_->WhenAllIsSaid(std::exchange(on_drained_, nullptr));
-    }
+    const bool is_done = core_->stream_count() == 0 && !core_->HasDepartures();
+    if (on_drained_ && is_done) core_->WhenAllIsSaid(std::exchange(on_drained_, nullptr));
   }
   const Status why = Unavailable("the server is shutting down");
   core_->CancelAll(why);
   for (Command& command : commands_.Drain(std::chrono::seconds(0))) command(*core_);
   core_->CancelAll(why);
+  core_->EndDepartures();
   if (on_drained_) core_->WhenAllIsSaid(std::exchange(on_drained_, nullptr));
   core_->Close();
+}
+
+// How long to wait for a command when the last step found nothing to do.
+std::chrono::nanoseconds Engine::Patience() const {
+  if (core_->HasCopiesUnderWay()) return kCopyWait;
+  return core_->HasWork() ? std::chrono::nanoseconds(kBlockedWait) : kIdleWait;
 }
 
 // A step that hangs holds the engine thread, so somebody else must notice.

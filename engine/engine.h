@@ -90,6 +90,7 @@ class Engine {
   template <class Request, class F>
   StreamId StartStream(Request request, std::shared_ptr<TokenSink> sink, F start);
   void Run();
+  std::chrono::nanoseconds Patience() const;
   void Watch();
   void LogStall(std::chrono::nanoseconds stalled) const;
 

@@ -8,6 +8,31 @@
 #include "engine/session_settings.h"
 
 namespace cairn {
+namespace {
+
+int64_t* TokensIn(Residency& residency, Tier tier) {
+  switch (tier) {
+    case Tier::kDevice:
+      return &residency.device_tokens;
+    case Tier::kHost:
+      return &residency.host_tokens;
+    case Tier::kDisk:
+      return &residency.disk_tokens;
+    case Tier::kRemote:
+      return &residency.remote_tokens;
+    case Tier::kAbsent:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+void SetAbsent(Residency& residency, size_t token_count) {
+  residency.absent_tokens = static_cast<int64_t>(token_count) - residency.device_tokens -
+                            residency.host_tokens - residency.disk_tokens -
+                            residency.remote_tokens;
+}
+
+}  // namespace
 
 EngineCore::EngineCore(EngineParts parts, const EngineConfig& config, const Clock& clock,
                        uint64_t seed)
@@ -31,9 +56,9 @@ Residency EngineCore::ResidencyOf(const BlockKey& root, std::span<const uint32_t
   Residency residency;
   const uint32_t block_tokens = parts_.blocks->layout().block_tokens;
   for (const Tier tier : parts_.blocks->Locate(root, tokens)) {
-    if (tier == Tier::kDevice) residency.device_tokens += block_tokens;
+    if (int64_t* count = TokensIn(residency, tier)) *count += block_tokens;
   }
-  residency.absent_tokens = static_cast<int64_t>(tokens.size()) - residency.device_tokens;
+  SetAbsent(residency, tokens.size());
   return residency;
 }
 
@@ -42,12 +67,18 @@ SessionInfo EngineCore::InfoOf(const Session& session) const {
   const Sequence* sequence = runner_.FindBySession(session.id);
   if (sequence == nullptr || sequence->phase != Phase::kRunning) {
     info.residency = ResidencyOf(RootFor(session.cache_salt), session.tokens);
-    info.state = sequence == nullptr ? SessionState::kIdle : SessionState::kQueued;
+    info.state = sequence == nullptr          ? SessionState::kIdle
+                 : sequence->is_admitted() ? SessionState::kRestoring
+                                           : SessionState::kQueued;
     return info;
   }
+  // What it computes is not shared block by block yet, so its own count is the better one.
   const uint32_t missing = sequence->blocks->missing_count(sequence->tokens.size());
   info.residency.absent_tokens = std::min<int64_t>(missing, session.token_count());
-  info.residency.device_tokens = session.token_count() - info.residency.absent_tokens;
+  info.residency.host_tokens = std::min<int64_t>(
+      sequence->blocks->host_token_count(), session.token_count() - info.residency.absent_tokens);
+  info.residency.device_tokens =
+      session.token_count() - info.residency.absent_tokens - info.residency.host_tokens;
   info.state = sequence->sink == nullptr ? SessionState::kRestoring : SessionState::kDecoding;
   return info;
 }
@@ -112,8 +143,15 @@ Result<Done> EngineCore::DeleteSession(const std::string& id) {
   if (const Sequence* sequence = runner_.FindBySession(id)) {
     runner_.Cancel(sequence->id, Aborted("session " + Quoted(id) + " was deleted"));
   }
+  const Session& session = **sessions_.Find(id);
+  const BlockKey root = RootFor(session.cache_salt);
+  const std::vector<uint32_t> tokens = session.tokens;
+  const size_t shared_count = sessions_.SharedPrefix(session);
   RETURN_IF_ERROR(sessions_.Delete(id));
   runner_.Unpin(id);
+  parts_.blocks->DropOwn(
+      root, tokens,
+      static_cast<uint32_t>(shared_count / parts_.blocks->layout().block_tokens));
   return Done();
 }
 
@@ -169,15 +207,22 @@ Result<TokenRange> EngineCore::ReadTokens(const std::string& id, int64_t start_p
   return range;
 }
 
-Result<SessionInfo> EngineCore::SuspendSession(const std::string& id, Tier tier) {
-  ASSIGN_OR_RETURN(const Session* session, sessions_.Find(id));
+void EngineCore::SuspendSession(const std::string& id, Tier tier, Reply<SessionInfo> reply) {
+  const Status begun = BeginSuspend(id, tier);
+  if (!begun.ok()) return Answer<SessionInfo>(id, reply, begun);
+  const Session& session = **sessions_.Find(id);
+  parts_.blocks->Suspend(RootFor(session.cache_salt), session.tokens, tier,
+                         [this, id, reply = std::move(reply)] { Answer(id, reply, GetSession(id)); });
+}
+
+Status EngineCore::BeginSuspend(const std::string& id, Tier tier) {
+  RETURN_IF_ERROR(sessions_.Find(id).status());
   if (tier != Tier::kHost && tier != Tier::kDisk && tier != Tier::kAbsent) {
     return InvalidField("tier", "must be TIER_HOST, TIER_DISK or TIER_ABSENT");
   }
   RETURN_IF_ERROR(ClaimSession(id));
   runner_.Unpin(id);
-  parts_.blocks->DropUnheld(RootFor(session->cache_salt), session->tokens);
-  return InfoOf(*session);
+  return Status();
 }
 
 Result<SessionInfo> EngineCore::PrefetchSession(const std::string& id, SequenceId sequence_id) {
@@ -201,22 +246,18 @@ Result<Residency> EngineCore::LookupPrefix(EncodedContent content, const std::st
   const uint32_t block_tokens = parts_.blocks->layout().block_tokens;
   Residency residency;
   for (const Tier tier : parts_.blocks->Locate(RootFor(cache_salt), tokens)) {
-    if (tier != Tier::kDevice) break;  // a prefix ends at the first hole
-    residency.device_tokens += block_tokens;
+    int64_t* const count = TokensIn(residency, tier);
+    if (count == nullptr) break;  // a prefix ends at the first hole
+    *count += block_tokens;
   }
-  residency.absent_tokens = static_cast<int64_t>(tokens.size()) - residency.device_tokens;
+  SetAbsent(residency, tokens.size());
   return residency;
 }
 
 Result<EngineStats> EngineCore::GetStats() {
-  const BlockStoreStats blocks = parts_.blocks->stats();
   const RunnerCounts& counts = runner_.counts();
   EngineStats stats;
-  stats.tiers.push_back({.tier = Tier::kDevice,
-                         .capacity_blocks = blocks.capacity,
-                         .used_blocks = int64_t{blocks.capacity} - blocks.free,
-                         .held_blocks = int64_t{blocks.filling} + blocks.held_hot,
-                         .evictions = static_cast<int64_t>(blocks.evictions)});
+  AddTierStats(stats);
   stats.session_count = static_cast<int64_t>(sessions_.session_count());
   stats.running_count = static_cast<int64_t>(runner_.running_count());
   stats.waiting_count = static_cast<int64_t>(runner_.waiting_count());
@@ -234,8 +275,38 @@ Result<EngineStats> EngineCore::GetStats() {
 }
 
 Result<Done> EngineCore::ClearCache(std::optional<Tier> tier) {
-  if (!tier || *tier == Tier::kDevice) parts_.blocks->Clear();
+  parts_.blocks->Clear(tier.value_or(Tier::kAbsent));
   return Done();
+}
+
+void EngineCore::AddTierStats(EngineStats& stats) const {
+  const BlockStoreStats blocks = parts_.blocks->stats();
+  const int64_t block_bytes = static_cast<int64_t>(blocks.block_bytes);
+  stats.tiers.push_back({.tier = Tier::kDevice,
+                         .capacity_blocks = blocks.device_capacity,
+                         .used_blocks = blocks.device_used,
+                         .held_blocks = int64_t{blocks.filling} + blocks.held_hot,
+                         .evictions = static_cast<int64_t>(blocks.evictions)});
+  if (blocks.host_capacity > 0) {
+    stats.tiers.push_back(
+        {.tier = Tier::kHost,
+         .capacity_blocks = blocks.host_capacity,
+         .used_blocks = blocks.host_used,
+         .bytes_read = static_cast<int64_t>(blocks.promotions) * block_bytes,
+         .bytes_written = static_cast<int64_t>(blocks.demotions) * block_bytes});
+  }
+  const std::optional<DiskTierStats> disk = parts_.blocks->disk_stats();
+  if (!disk) return;
+  const auto record_bytes = static_cast<int64_t>(disk->store.record_bytes);
+  stats.tiers.push_back(
+      {.tier = Tier::kDisk,
+       .capacity_blocks = static_cast<int64_t>(disk->store.quota_bytes) / record_bytes,
+       .used_blocks = static_cast<int64_t>(disk->records),
+       .bytes_read = static_cast<int64_t>(disk->store.bytes_read),
+       .bytes_written = static_cast<int64_t>(disk->store.bytes_written),
+       .evictions = static_cast<int64_t>(disk->retired_segments)});
+  stats.blocks_reloaded = static_cast<int64_t>(disk->loads + blocks.promotions);
+  stats.blocks_corrupt = static_cast<int64_t>(disk->corrupt);
 }
 
 Status EngineCore::CheckStream(uint32_t max_tokens, const SamplingParams& sampling) const {

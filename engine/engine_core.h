@@ -49,7 +49,8 @@ class EngineCore {
   Result<SessionInfo> TruncateSession(const std::string& id, int64_t token_count);
   Result<AppendResult> AppendContent(const AppendRequest& request, EncodedContent content);
   Result<TokenRange> ReadTokens(const std::string& id, int64_t start_position, int64_t token_count);
-  Result<SessionInfo> SuspendSession(const std::string& id, Tier tier);
+  // Answers when everything has left that could.
+  void SuspendSession(const std::string& id, Tier tier, Reply<SessionInfo> reply);
   Result<SessionInfo> PrefetchSession(const std::string& id, SequenceId sequence);
 
   void Decode(const StreamStart& start, const DecodeRequest& request, EncodedContent content);
@@ -84,6 +85,13 @@ class EngineCore {
   void ExpireSessions();
   // After the last step: everything is made durable and said.
   void Close();
+  // A suspension is under way, and somebody waits for its answer.
+  bool HasDepartures() const { return parts_.blocks->has_departures(); }
+  // Answers now, whatever has left.
+  void EndDepartures() { parts_.blocks->EndDepartures(); }
+  // Moves are under way that do not ring when they end.
+  bool HasCopiesUnderWay() const { return parts_.blocks->has_copies_under_way(); }
+  WakeSignal* wake() const { return parts_.wake.get(); }
   // Any thread.
   std::vector<SequenceState> StatesAtStep() const { return runner_.StatesAtStep(); }
   void CheckInvariants() const { runner_.CheckInvariants(); }
@@ -100,6 +108,8 @@ class EngineCore {
                        EncodedContent content);
   std::unique_ptr<Sequence> NewSequence(const StreamStart& start, std::vector<uint32_t> tokens,
                                         const SamplingParams& sampling, uint64_t seed) const;
+  Status BeginSuspend(const std::string& id, Tier tier);
+  void AddTierStats(EngineStats& stats) const;
   Status CheckStream(uint32_t max_tokens, const SamplingParams& sampling) const;
   uint32_t MaxTokens(uint32_t asked) const;
   // kAborted while a stream decodes the session; a prefetch is cancelled instead.

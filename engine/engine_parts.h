@@ -5,6 +5,7 @@
 
 #include "base/digest.h"
 #include "base/status.h"
+#include "base/wake_signal.h"
 #include "engine/api.h"
 #include "engine/chat_template.h"
 #include "engine/model.h"
@@ -24,6 +25,7 @@ struct EngineParts {
   Digest fingerprint;                       // of the weights, with the context extension
   std::unique_ptr<TraceWriter> trace;       // null: no trace
   std::unique_ptr<SessionJournal> journal;  // null: sessions end with the process
+  std::shared_ptr<WakeSignal> wake;         // rings when a move of `blocks` has ended; null: never
 };
 
 }  // namespace cairn

@@ -66,6 +66,26 @@ Result<uint32_t> PoolBlocks(const LoadOptions& options, const KvLayout& layout,
   return static_cast<uint32_t>(std::min<uint64_t>(blocks, UINT32_MAX / 2));
 }
 
+Result<uint32_t> HostBlocks(const LoadOptions& options, const KvLayout& layout) {
+  if (options.host_memory_bytes == 0) return 0;
+  const uint64_t blocks = options.host_memory_bytes / layout.block_bytes();
+  if (blocks == 0) {
+    return InvalidField("--host-memory", "must hold a block of " + Grouped(layout.block_bytes()) +
+                                             " bytes, is " + Grouped(options.host_memory_bytes) +
+                                             " bytes");
+  }
+  return static_cast<uint32_t>(std::min<uint64_t>(blocks, UINT32_MAX / 2));
+}
+
+// "device   3,456 tokens in 216 blocks of 16, up to 76 MiB"
+std::string TierLine(const char* tier, uint64_t blocks, const ModelInfo& info) {
+  char line[160];
+  std::snprintf(line, sizeof line, "%-8s %s tokens in %s blocks of %d, up to %.0f MiB", tier,
+                Grouped(blocks * info.block_tokens).c_str(), Grouped(blocks).c_str(),
+                info.block_tokens, double(blocks) * info.bytes_per_block / kMiB);
+  return line;
+}
+
 ModelInfo DescribeModel(const Model& model, const Tokenizer& tokenizer, const Digest& fingerprint,
                         const EngineConfig& config) {
   const ModelConfig& shape = model.config();
@@ -91,7 +111,7 @@ ModelInfo DescribeModel(const Model& model, const Tokenizer& tokenizer, const Di
 
 std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& device) {
   const ModelInfo& info = parts.model_info;
-  const uint64_t blocks = parts.blocks->stats().capacity;
+  const BlockStoreStats blocks = parts.blocks->stats();
   char line[512];
   std::vector<std::string> lines;
   std::snprintf(line, sizeof line, "model    %s (%s, %.0f M parameters, %.0f MiB packed)",
@@ -104,10 +124,12 @@ std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& d
                 Grouped(info.bytes_per_token).c_str(), info.layer_count, info.kv_head_count,
                 info.head_dim, info.kv_type.c_str());
   lines.push_back(line);
-  std::snprintf(line, sizeof line, "device   %s tokens in %s blocks of %d, up to %.0f MiB",
-                Grouped(blocks * info.block_tokens).c_str(), Grouped(blocks).c_str(),
-                info.block_tokens, double(blocks) * info.bytes_per_block / kMiB);
-  lines.push_back(line);
+  lines.push_back(TierLine("device", blocks.device_capacity, info));
+  if (blocks.host_capacity > 0) lines.push_back(TierLine("host", blocks.host_capacity, info));
+  if (const std::optional<DiskTierStats> disk = parts.blocks->disk_stats()) {
+    lines.push_back(TierLine("disk", disk->store.quota_bytes / disk->store.record_bytes, info) +
+                    "; " + Grouped(disk->records) + " blocks are there");
+  }
   std::snprintf(line, sizeof line, "compute  %s, %u threads, %s", info.arithmetic.c_str(),
                 device.thread_count, device.name.c_str());
   lines.push_back(line);
@@ -177,10 +199,20 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
                    Model::Create(checkpoint, std::move(backend), limits, progress));
 
   ASSIGN_OR_RETURN(const uint32_t block_count, PoolBlocks(options, model->kv_layout(), config));
+  ASSIGN_OR_RETURN(const uint32_t host_block_count, HostBlocks(options, model->kv_layout()));
   const OffloadConfig offload = {.device_blocks_max = block_count,
+                                 .host_blocks_max = host_block_count,
+                                 .host_in_place = options.host_in_place,
                                  .verify_duplicates = options.verify_duplicate_blocks};
+  auto wake = std::make_shared<WakeSignal>();
+  std::unique_ptr<SpillStore> spill;
+  if (options.open_spill) {
+    ASSIGN_OR_RETURN(spill, options.open_spill(fingerprint, model->kv_layout(),
+                                               [wake] { wake->Ring(); }));
+  }
   ASSIGN_OR_RETURN(std::unique_ptr<BlockStore> blocks,
-                   BlockStore::Create(offload, model->kv_layout(), model->device(), clock));
+                   BlockStore::Create(offload, model->kv_layout(), model->device(), clock,
+                                      std::move(spill)));
   std::unique_ptr<TraceWriter> trace;
   if (!options.trace_path.empty()) {
     ASSIGN_OR_RETURN(trace, TraceWriter::Open(options.trace_path));
@@ -192,7 +224,8 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
                                 .chat_template = std::move(chat_template),
                                 .model_info = std::move(info),
                                 .fingerprint = fingerprint,
-                                .trace = std::move(trace)},
+                                .trace = std::move(trace),
+                                .wake = std::move(wake)},
                       .config = config,
                       .warnings = std::move(warnings)};
   loaded.summary = Summarize(loaded.parts, device);

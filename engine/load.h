@@ -12,9 +12,16 @@
 #include "base/status.h"
 #include "engine/engine_config.h"
 #include "engine/engine_parts.h"
+#include "kernels/kv_layout.h"
 #include "kernels/ops.h"
+#include "offload/spill_store.h"
 
 namespace cairn {
+
+// Opens the disk tier for blocks of `layout`, made by the model of `fingerprint`; `wake` as for
+// OpenSpillStore (offload/rocksdb_spill_store.h).
+using SpillOpener = std::function<Result<std::unique_ptr<SpillStore>>(
+    const Digest& fingerprint, const KvLayout& layout, std::function<void()> wake)>;
 
 struct LoadOptions {
   std::string model_path;
@@ -22,6 +29,9 @@ struct LoadOptions {
   ComputeMode mode = ComputeMode::kExact;
   std::optional<std::string> instruction_set;
   uint64_t device_memory_bytes = 0;  // of the block pool; 0: fits the machine
+  uint64_t host_memory_bytes = 0;    // of the host pool; 0: there is none
+  bool host_in_place = true;         // OffloadConfig has the meaning
+  SpillOpener open_spill;            // empty: there is no disk tier
   uint32_t context_length = 0;       // 0: what the model was trained for
   uint32_t block_tokens = 16;        // 16, 32 or 64
   bool verify_duplicate_blocks = false;

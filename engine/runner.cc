@@ -28,7 +28,7 @@ Runner::Runner(Model& model, BlockStore& store, SessionTable& sessions, const To
       journal_(journal) {}
 
 void Runner::Start(std::unique_ptr<Sequence> sequence) {
-  CHECK(sequence->phase != Phase::kRunning && !sequence->tokens.empty());
+  CHECK(!sequence->is_admitted() && !sequence->tokens.empty());
   if (!sequence->session_id.empty()) {
     const bool fresh = by_session_.emplace(sequence->session_id, sequence->id).second;
     CHECK(fresh);
@@ -49,7 +49,7 @@ const Sequence* Runner::FindBySession(const std::string& session_id) const {
 
 size_t Runner::running_count() const {
   size_t count = 0;
-  for (const auto& [id, sequence] : sequences_) count += sequence->phase == Phase::kRunning;
+  for (const auto& [id, sequence] : sequences_) count += sequence->is_admitted();
   return count;
 }
 
@@ -140,7 +140,7 @@ void Runner::Replay(Sequence& sequence) {
 
 void Runner::ReleaseLongPaused() {
   for (const auto& [id, sequence] : sequences_) {
-    if (sequence->phase == Phase::kRunning && sequence->paused &&
+    if (sequence->is_admitted() && sequence->paused &&
         clock_.Now() - sequence->paused_since > config_.paused_max) {
       Preempt(*sequence);
     }
@@ -183,8 +183,8 @@ bool Runner::TryAdmit(Sequence& sequence) {
   if (need > capacity) {
     End(sequence, {.status = ResourceExhausted(
                        "a context of " + std::to_string(sequence.tokens.size()) + " tokens takes " +
-                       std::to_string(need) + " blocks; the device pool has " +
-                       std::to_string(capacity) + " (--device-memory)")});
+                       std::to_string(need) + " blocks; there is room for " +
+                       std::to_string(capacity) + " (--device-memory, --host-memory)")});
     return true;
   }
   while (true) {
@@ -196,7 +196,8 @@ bool Runner::TryAdmit(Sequence& sequence) {
       OnAdmitted(sequence);
       return true;
     }
-    if (!MakeWayFor(sequence)) return false;
+    const bool room_comes = blocks.status().code() == Code::kUnavailable;
+    if (room_comes || !MakeWayFor(sequence)) return false;
   }
 }
 
@@ -205,7 +206,7 @@ bool Runner::MakeWayFor(const Sequence& sequence) {
   Sequence* lowest = nullptr;
   bool anybody_runs = false;
   for (const auto& [id, other] : sequences_) {
-    if (other->phase != Phase::kRunning) continue;
+    if (!other->is_admitted()) continue;
     anybody_runs = true;
     if (other->priority < sequence.priority &&
         (lowest == nullptr || other->priority <= lowest->priority)) {
@@ -222,11 +223,12 @@ bool Runner::MakeWayFor(const Sequence& sequence) {
 }
 
 void Runner::OnAdmitted(Sequence& sequence) {
-  sequence.phase = Phase::kRunning;
+  sequence.phase = sequence.blocks->is_loading() ? Phase::kRestoring : Phase::kRunning;
   sequence.passed_over_count = 0;
   sequence.admitted = clock_.Now();
   if (!sequence.session_id.empty()) pins_.erase(sequence.session_id);
-  if (std::exchange(sequence.admitted_before, true)) return;
+  sequence.is_first_restore = !std::exchange(sequence.admitted_before, true);
+  if (!sequence.is_first_restore) return;
   Usage& usage = sequence.usage;
   usage.queue_time = sequence.admitted - sequence.received;
   const size_t count = sequence.tokens.size();
@@ -237,12 +239,39 @@ void Runner::OnAdmitted(Sequence& sequence) {
     usage.recomputed_tokens += static_cast<int64_t>(old_end - run.begin);
     usage.new_tokens += static_cast<int64_t>(run.begin + run.count - old_end);
   }
-  usage.device_tokens = usage.prompt_tokens - usage.recomputed_tokens - usage.new_tokens;
+  usage.host_tokens = sequence.blocks->found().host_tokens;
+  usage.disk_tokens = sequence.blocks->found().disk_tokens;
+  usage.device_tokens = usage.prompt_tokens - usage.host_tokens - usage.disk_tokens -
+                        usage.recomputed_tokens - usage.new_tokens;
+}
+
+// Those whose blocks have all been loaded run from now on; what got lost is computed again.
+void Runner::SettleRestoring() {
+  for (const auto& [id, owned] : sequences_) {
+    Sequence& sequence = *owned;
+    if (sequence.phase != Phase::kRestoring) continue;
+    const ContextBlocks::Found before = sequence.blocks->found();
+    const Result<bool> loading = sequence.blocks->Settle();
+    const ContextBlocks::Found after = sequence.blocks->found();
+    if (sequence.is_first_restore) {
+      Usage& usage = sequence.usage;
+      usage.recomputed_tokens +=
+          before.host_tokens - after.host_tokens + before.disk_tokens - after.disk_tokens;
+      usage.host_tokens += after.host_tokens - before.host_tokens;
+      usage.disk_tokens += after.disk_tokens - before.disk_tokens;
+      usage.restore_time = clock_.Now() - sequence.admitted;
+    }
+    if (!loading.ok()) {
+      Preempt(sequence);
+    } else if (!*loading) {
+      sequence.phase = Phase::kRunning;
+    }
+  }
 }
 
 // Gives up the place: what is sealed stays findable until the slots are needed.
 void Runner::Preempt(Sequence& sequence) {
-  CHECK(sequence.phase == Phase::kRunning);
+  CHECK(sequence.is_admitted());
   LeaveBlocks(sequence);
   sequence.phase = Phase::kWaiting;
   ++counts_.preemptions;
@@ -264,7 +293,7 @@ void Runner::PinIfWanted(const Sequence& sequence) {
 
 // The sequence is gone when this returns; its sink hears of it in Deliver.
 void Runner::End(Sequence& sequence, StreamEnd end) {
-  if (sequence.phase == Phase::kRunning) {
+  if (sequence.is_admitted()) {
     if (!sequence.session_id.empty()) PinIfWanted(sequence);
     LeaveBlocks(sequence);
   }
@@ -312,7 +341,9 @@ void Runner::EndRound() {
 void Runner::CheckInvariants() const {
   for (const auto& [id, sequence] : sequences_) {
     CHECK(sequence->id == id);
-    CHECK((sequence->phase == Phase::kRunning) == (sequence->blocks != nullptr));
+    const bool has_blocks =
+        sequence->phase == Phase::kRestoring || sequence->phase == Phase::kRunning;
+    CHECK(has_blocks == sequence->is_admitted());
     CHECK(sequence->released_count <= sequence->tokens.size());
     if (!sequence->session_id.empty()) CHECK(by_session_.at(sequence->session_id) == id);
   }

@@ -4,9 +4,8 @@
 // sequences and sessions; deliver then tells the sinks, or has the journal tell them once the
 // changes are durable.
 //
-// (1) A sequence in kRunning holds every block of its context; no other one holds blocks, except
-// for
-//     pinned sessions that are idle.
+// (1) A sequence in kRestoring or kRunning holds every block of its context; no other one holds
+//     blocks, except for pinned sessions that are idle.
 // (2) A session has at most one sequence.
 // (3) Someone always gets on: when nothing runs, whoever waits is admitted (pins give way) or is
 //     refused because it can never fit.
@@ -91,6 +90,7 @@ class Runner {
   bool ReplaySome();
   void Replay(Sequence& sequence);
   void ReleaseLongPaused();
+  void SettleRestoring();
   void Admit();
   std::vector<Sequence*> WaitingInOrder();
   bool TryAdmit(Sequence& sequence);
@@ -102,6 +102,7 @@ class Runner {
   std::span<const float> Compute(const std::vector<Work>& works);
   void Commit(const std::vector<Work>& works, std::span<const float> logits);
   void MarkWritten(const Work& work);
+  void LearnRecomputeTime(std::chrono::nanoseconds forward_time);
   void CommitToken(Sequence& sequence, std::span<const float> logits);
   bool Release(Sequence& sequence, Released released);
   void MakeRoom(Sequence& sequence);
@@ -130,6 +131,7 @@ class Runner {
   std::vector<Delivery> deliveries_;
   std::vector<BatchSegment> segments_;
   RunnerCounts counts_;
+  std::chrono::nanoseconds recompute_time_{0};  // of a block; 0: not known yet
 
   mutable std::mutex states_mutex_;
   std::vector<SequenceState> states_;  // under states_mutex_

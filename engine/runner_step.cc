@@ -10,8 +10,10 @@ namespace cairn {
 
 bool Runner::Step() {
   const Clock::Monotonic begin = clock_.Now();
+  store_.Poll();
   const bool replayed = ReplaySome();
   ReleaseLongPaused();
+  SettleRestoring();
   Admit();
   EndRound();
   NoteStates();
@@ -25,9 +27,12 @@ bool Runner::Step() {
   EndRound();
   const Clock::Monotonic delivered = clock_.Now();
 
+  store_.WriteBack();
+
   ++counts_.steps;
   counts_.step_time += delivered - begin;
   counts_.forward_time += computed - planned;
+  LearnRecomputeTime(computed - planned);
   if (trace_ != nullptr) {
     size_t row_count = 0;
     for (const BatchSegment& segment : segments_) row_count += segment.tokens.size();
@@ -122,10 +127,22 @@ void Runner::MarkWritten(const Work& work) {
     if (end <= sequence.computed_before) counts_.recomputed_blocks += run.count / block_tokens;
     sequence.computed_end = std::max(sequence.computed_end, end);
   }
-  if (work.samples && sequence.usage.restore_time.count() == 0 &&
-      sequence.usage.recomputed_tokens > 0) {
+  if (work.samples && sequence.is_first_restore && sequence.usage.recomputed_tokens > 0 &&
+      !sequence.first_token) {
     sequence.usage.restore_time = clock_.Now() - sequence.admitted;
   }
+}
+
+// What computing a block takes, from the passes that had many rows.
+void Runner::LearnRecomputeTime(std::chrono::nanoseconds forward_time) {
+  size_t row_count = 0;
+  for (const BatchSegment& segment : segments_) row_count += segment.tokens.size();
+  const uint32_t block_tokens = store_.layout().block_tokens;
+  if (row_count < 2 * block_tokens) return;
+  const std::chrono::nanoseconds sample =
+      forward_time * block_tokens / static_cast<int64_t>(row_count);
+  recompute_time_ = recompute_time_.count() == 0 ? sample : (7 * recompute_time_ + sample) / 8;
+  store_.SetRecomputeTime(recompute_time_);
 }
 
 bool Runner::EndsStream(const Sequence& sequence, uint32_t token) const {
@@ -192,7 +209,7 @@ void Runner::MakeRoom(Sequence& sequence) {
   while (!sequence.blocks->Extend(position).ok()) {
     std::vector<SequenceView> holders;
     for (const auto& [id, other] : sequences_) {
-      if (other->phase == Phase::kRunning) holders.push_back({id, 1, other->priority});
+      if (other->is_admitted()) holders.push_back({id, 1, other->priority});
     }
     if (holders.size() == 1 && !pins_.empty()) {
       pins_.erase(pins_.begin());

@@ -12,6 +12,9 @@ std::string Describe(const SequenceState& state) {
     case Phase::kWaiting:
       text += ": waiting for blocks";
       break;
+    case Phase::kRestoring:
+      text += ": waiting for blocks to be loaded";
+      break;
     case Phase::kRunning:
       text += ": running, " + std::to_string(state.rows_left) + " rows to go";
       break;

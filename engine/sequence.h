@@ -1,9 +1,12 @@
 // One running generation over a context: a stream of Decode or Generate, or a prefetch.
 //
-//   kReplaying --> kWaiting <--> kRunning --> (ended)
+//   kReplaying --> kWaiting --> kRestoring --> kRunning --> (ended)
+//                     ^             |              |
+//                     +-------------+--------------+   preempted
 //
 // kReplaying  hands out tokens that the session has already; needs no blocks.
 // kWaiting    wants blocks: not yet admitted, or preempted.
+// kRestoring  holds all the blocks of its context, some of which are still being loaded.
 // kRunning    holds all the blocks of its context, and takes part in steps unless it is paused.
 #pragma once
 
@@ -23,7 +26,7 @@
 
 namespace cairn {
 
-enum class Phase { kReplaying, kWaiting, kRunning };
+enum class Phase { kReplaying, kWaiting, kRestoring, kRunning };
 
 struct Sequence {
   SequenceId id;                    // in order of arrival
@@ -44,7 +47,7 @@ struct Sequence {
   uint64_t seed = 0;
   std::optional<TokenCounts> counts;  // when a penalty needs them
   std::optional<OutputAssembler> output;
-  std::unique_ptr<ContextBlocks> blocks;  // exactly in kRunning
+  std::unique_ptr<ContextBlocks> blocks;  // exactly in kRestoring and kRunning
 
   size_t replay_next = 0;  // the next position to hand out, in kReplaying
   size_t replay_end = 0;
@@ -56,9 +59,12 @@ struct Sequence {
 
   Usage usage;
   bool admitted_before = false;
+  bool is_first_restore = false;  // of which `usage` tells
   std::optional<Clock::Monotonic> first_token;
   Clock::Monotonic last_token;
   Clock::Monotonic admitted;
+
+  bool is_admitted() const { return blocks != nullptr; }
 
   // A token is handed out at `now`.
   void MarkToken(Clock::Monotonic now) {

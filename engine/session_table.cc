@@ -296,6 +296,16 @@ SessionInfo SessionTable::Info(const Session& session) const {
   return info;
 }
 
+size_t SessionTable::SharedPrefix(const Session& session) const {
+  size_t longest = 0;
+  for (const auto& [id, other] : sessions_) {
+    if (&other == &session || other.cache_salt != session.cache_salt) continue;
+    const auto end = std::ranges::mismatch(session.tokens, other.tokens).in1;
+    longest = std::max<size_t>(longest, end - session.tokens.begin());
+  }
+  return longest;
+}
+
 void SessionTable::CheckInvariants() const {
   uint64_t token_count = 0;
   size_t expiry_count = 0;

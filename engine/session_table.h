@@ -104,6 +104,10 @@ class SessionTable {
   // As List and the calls of the API report it, but for state and residency.
   SessionInfo Info(const Session& session) const;
 
+  // The most tokens that `session` has in common with another one of its salt, from position 0 on.
+  // O(sessions).
+  size_t SharedPrefix(const Session& session) const;
+
   size_t session_count() const { return sessions_.size(); }
   uint64_t total_token_count() const { return total_token_count_; }
   void CheckInvariants() const;

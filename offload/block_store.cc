@@ -347,6 +347,21 @@ uint32_t BlockStore::DropUnheld(const BlockKey& root, std::span<const uint32_t> 
   return count;
 }
 
+uint32_t BlockStore::DropOwn(const BlockKey& root, std::span<const uint32_t> tokens,
+                             uint32_t first) {
+  std::vector<BlockId> own = BlocksOf(root, tokens, first);
+  uint32_t count = 0;
+  for (; !own.empty(); own.pop_back()) {
+    const BlockMeta& meta = At(own.back());
+    if (meta.tail_tokens.empty()) {
+      const PrefixIndex::Entry& entry = *index_.Find(meta.key);
+      if (entry.child_entry_count > 0 || !entry.followers.empty()) break;
+    }
+    count += Drop(own.back());
+  }
+  return count;
+}
+
 // The blocks of `tokens` from block `first` on, and the parked tails that begin as the rest does.
 std::vector<BlockId> BlockStore::BlocksOf(const BlockKey& root, std::span<const uint32_t> tokens,
                                           uint32_t first) {

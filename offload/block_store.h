@@ -220,6 +220,9 @@ class BlockStore {
   // Drops every copy of the blocks of `tokens`, from block `first` on, that nobody holds, and of the
   // tail. Returns how many blocks.
   uint32_t DropUnheld(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t first = 0);
+  // The same from the last block of `tokens` towards block `first`, as far as nothing else follows a
+  // block: what other contexts share stays.
+  uint32_t DropOwn(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t first);
   // Drops the copies in one tier, or every copy (kAbsent), of all blocks that nobody holds. Returns
   // how many.
   uint32_t Clear(Tier tier = Tier::kAbsent);
@@ -234,7 +237,9 @@ class BlockStore {
   // Copies within memory are under way, which wake nobody: Poll again soon.
   bool has_copies_under_way() const { return !copies_.empty(); }
   // Somebody waits for `done`.
-  bool has_departures() const { return departure_count_ > 0; }
+  bool has_departures() const { return !departures_.empty(); }
+  // Calls `done` of all of them now; what is under way goes on.
+  void EndDepartures();
   // Computing a block takes about so long: what it is weighed against.
   void SetRecomputeTime(std::chrono::nanoseconds time);
 
@@ -263,7 +268,7 @@ class BlockStore {
     BlockId block;
     uint32_t token_count = 0;  // that block and tokens have in common
   };
-  // Somebody waits for blocks to leave; `done` comes when the last of them has (Arrive).
+  // Somebody waits for blocks to leave; `done` comes when nothing refers to it any more.
   struct Departure {
     std::function<void()> done;
     Tier tier;  // to where
@@ -323,7 +328,7 @@ class BlockStore {
   Hold Acquire(BlockId id);
   void EndHold(BlockId id);
   void MakeRoom(uint32_t need);
-  bool MakeHostRoom();
+  bool MakeHostRoom(uint64_t use_order);
   std::vector<BlockId> RankIdle(uint32_t count, bool dirty_only) const;
   void Evict(BlockId id);
   bool Drop(BlockId id);
@@ -353,11 +358,10 @@ class BlockStore {
   bool LeaveForDisk(BlockId id, const DepartureRef& departure);
   void DepartAll(const std::vector<BlockId>& ids, Tier tier, std::function<void()> done);
   void RetryLeaving();
-  void Arrive(DepartureRef departure);
   void TellArrived();
   void EmptyMemory(BlockId id);
   void EndLoad(MoveId id, const Move& move, const Status& status);
-  void EndStore(MoveId id, Move move, RecordId record);
+  void EndStore(MoveId id, const Move& move, RecordId record);
   void EndDiskMove(const DiskTier::Outcome& outcome);
   bool EndCopies();
   void LoseLoad(MoveId id, const Move& move);
@@ -390,8 +394,7 @@ class BlockStore {
   std::map<MoveId, Move> moves_;   // to and from the disk
   std::map<MoveId, Move> copies_;  // between the pools
   std::vector<Leaving> leaving_;
-  uint32_t departure_count_ = 0;
-  std::vector<std::function<void()>> arrived_;
+  std::vector<DepartureRef> departures_;  // those whose `done` is still to be called
   Clock::Monotonic last_write_back_;
   std::unique_ptr<Stream> copy_stream_;  // first to go: it may still copy
 };

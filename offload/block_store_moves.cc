@@ -63,7 +63,6 @@ void BlockStore::CancelStore(BlockId id) {
   BlockMeta& meta = At(id);
   const auto move = moves_.find(meta.store);
   if (move == moves_.end() || !disk_->Cancel(move->first)) return;
-  Arrive(std::move(move->second.departure));
   moves_.erase(move);
   const Change change(*this, meta);
   meta.store = MoveId();
@@ -89,7 +88,7 @@ bool BlockStore::BeginSpill(BlockId id, const DepartureRef& departure) {
 bool BlockStore::BeginDemotion(BlockId id, const DepartureRef& departure) {
   BlockMeta& meta = At(id);
   CHECK(meta.device.valid() && !meta.host.valid() && !meta.store.valid());
-  if (!MakeHostRoom()) return false;
+  if (!MakeHostRoom(meta.use_order)) return false;
   const Place target{Tier::kHost, host_pool_->Take()};
   const MoveId move = NextMove();
   const Change change(*this, meta);
@@ -168,29 +167,30 @@ void BlockStore::SpillAll(std::function<void()> done) {
 }
 
 void BlockStore::DepartAll(const std::vector<BlockId>& ids, Tier tier, std::function<void()> done) {
-  ++departure_count_;
   auto departure = std::make_shared<Departure>(Departure{std::move(done), tier});
   for (const BlockId id : ids) {
+    if (!blocks_[id.value()]) continue;  // it made room for another
     if (!Leave(id, departure)) leaving_.push_back({id, At(id).seal_order, departure});
   }
   if (disk_) disk_->Close();
-  Arrive(std::move(departure));
+  departures_.push_back(std::move(departure));
   TellArrived();
 }
 
-// One of a departure's blocks has left, or cannot.
-void BlockStore::Arrive(DepartureRef departure) {
-  if (departure != nullptr && departure.use_count() == 1) {
-    arrived_.push_back(std::move(departure->done));
-  }
+// A departure is over when nothing refers to it any more but this list. Told last of all: who hears
+// of it may ask the store something.
+void BlockStore::TellArrived() {
+  std::vector<DepartureRef> arrived;
+  std::erase_if(departures_, [&](DepartureRef& departure) {
+    if (departure.use_count() > 1) return false;
+    arrived.push_back(std::move(departure));
+    return true;
+  });
+  for (const DepartureRef& departure : arrived) departure->done();
 }
 
-// Told last of all: who hears of it may ask the store something.
-void BlockStore::TellArrived() {
-  for (const std::function<void()>& done : std::exchange(arrived_, {})) {
-    --departure_count_;
-    done();
-  }
+void BlockStore::EndDepartures() {
+  for (const DepartureRef& departure : std::exchange(departures_, {})) departure->done();
 }
 
 // True when nothing is left to be begun for this block.
@@ -236,7 +236,6 @@ void BlockStore::RetryLeaving() {
       continue;
     }
     begun = true;
-    Arrive(std::exchange(leaving.departure, nullptr));
   }
   if (begun && disk_) disk_->Close();
 }
@@ -261,7 +260,7 @@ void BlockStore::EndDiskMove(const DiskTier::Outcome& outcome) {
   CHECK(found != moves_.end());
   if (outcome.fate == DiskTier::Fate::kGivenUp) {
     // Whoever waits goes on; the slot stays with the move.
-    Arrive(std::exchange(found->second.departure, nullptr));
+    found->second.departure.reset();
     if (found->second.target.slot.valid()) {
       LoseLoad(outcome.move, found->second);
     } else {
@@ -269,12 +268,12 @@ void BlockStore::EndDiskMove(const DiskTier::Outcome& outcome) {
     }
     return;
   }
-  Move move = std::move(found->second);
+  const Move move = std::move(found->second);
   moves_.erase(found);
   if (move.target.slot.valid()) {
     EndLoad(outcome.move, move, outcome.status);
   } else {
-    EndStore(outcome.move, std::move(move), outcome.record);
+    EndStore(outcome.move, move, outcome.record);
   }
 }
 
@@ -313,7 +312,7 @@ void BlockStore::EndLoad(MoveId id, const Move& move, const Status& status) {
 }
 
 // A copy for a tier further down is made, or has failed.
-void BlockStore::EndStore(MoveId id, Move move, RecordId record) {
+void BlockStore::EndStore(MoveId id, const Move& move, RecordId record) {
   BlockMeta& meta = At(move.block);
   CHECK(meta.store == id);
   {
@@ -327,7 +326,6 @@ void BlockStore::EndStore(MoveId id, Move move, RecordId record) {
              move.departure->tier != Tier::kDevice) {
     EmptyMemory(move.block);
   }
-  Arrive(std::move(move.departure));
 }
 
 bool BlockStore::EndCopies() {
@@ -336,7 +334,7 @@ bool BlockStore::EndCopies() {
     if (move.event == nullptr || move.event->Passed()) over.push_back(id);
   }
   for (const MoveId id : over) {
-    Move move = std::move(copies_.extract(id).mapped());
+    const Move move = std::move(copies_.extract(id).mapped());
     if (move.target.tier == Tier::kDevice) {
       ++counts_.promotions;
       EndLoad(id, move, Status());
@@ -356,7 +354,7 @@ bool BlockStore::EndCopies() {
         host_pool_->Give(std::exchange(meta.host, SlotId()));
       }
     }
-    EndStore(id, std::move(move), RecordId());
+    EndStore(id, move, RecordId());
   }
   return !over.empty();
 }

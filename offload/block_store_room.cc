@@ -174,25 +174,34 @@ std::vector<BlockId> BlockStore::RankIdle(uint32_t count, bool dirty_only) const
   return PickVictims(view, count);
 }
 
-// A free slot in the host pool, if one of its blocks can leave it without being lost.
-bool BlockStore::MakeHostRoom() {
+// A free slot in the host pool for a block that was last used at `use_order`, if there is one, or
+// another block can leave its own: without a loss or, where there is no disk, because it has not been
+// used for longer. (A copy that is the reason why its block may leave the device stays: taking it
+// would only move the need from one block to the other.)
+bool BlockStore::MakeHostRoom(uint64_t use_order) {
   if (!host_pool_) return false;
   if (host_pool_->free_count() > 0) return true;
   BlockId victim;
   for (uint32_t i = 0; i < blocks_.size(); ++i) {
     if (!blocks_[i]) continue;
     const BlockMeta& meta = *blocks_[i];
-    const bool has_other = meta.record.valid() || (meta.device.valid() && !host_in_place_);
-    const bool is_free_to_go = meta.host.valid() && !meta.store.valid() && !meta.load.valid() &&
-                               (meta.hold_count == 0 || meta.device.valid());
-    if (!has_other || !is_free_to_go) continue;
+    const bool is_used = meta.store.valid() || meta.load.valid();
+    if (!meta.host.valid() || is_used) continue;
+    const bool is_only_host = meta.hold_count == 0 && !meta.device.valid();
+    const bool is_spare = meta.hold_count > 0 && meta.device.valid();
+    const bool is_older = !disk_ && meta.use_order < use_order;
+    if (!is_spare && !(is_only_host && (meta.record.valid() || is_older))) continue;
     if (!victim.valid() || meta.use_order < At(victim).use_order) victim = BlockId(i);
   }
   if (!victim.valid()) return false;
   BlockMeta& meta = At(victim);
-  const Change change(*this, meta);
-  host_pool_->Give(std::exchange(meta.host, SlotId()));
+  {
+    const Change change(*this, meta);
+    host_pool_->Give(std::exchange(meta.host, SlotId()));
+  }
   ++counts_.evictions;
+  counts_.losses += IsAbsent(meta);
+  FreeIfGone(victim);
   return true;
 }
 

@@ -197,7 +197,9 @@ v1::CacheStats ToProto(const EngineStats& stats) {
   proto.set_session_count(stats.session_count);
   proto.set_running_count(stats.running_count);
   proto.set_waiting_count(stats.waiting_count);
+  proto.set_blocks_reloaded(stats.blocks_reloaded);
   proto.set_blocks_recomputed(stats.blocks_recomputed);
+  proto.set_blocks_corrupt(stats.blocks_corrupt);
   proto.set_preemptions(stats.preemptions);
   proto.set_steps(stats.steps);
   *proto.mutable_step_time() = DurationToProto(stats.step_time);

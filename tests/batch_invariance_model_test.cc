@@ -29,8 +29,8 @@ TEST_P(ModelBatchInvariance, RandomMixesEqualLoneRuns) {
   MixComparison comparison;
   for (int mix = 0; mix < 6; ++mix) {
     SCOPED_TRACE("mix " + std::to_string(mix));
-    EngineHarness lone(lone_options);
-    const std::vector<uint32_t> prose = TokensOfFile(lone, CAIRN_PROSE_FILE);
+    MixEngine lone{.harness = std::make_unique<EngineHarness>(lone_options)};
+    const std::vector<uint32_t> prose = TokensOfFile(*lone.harness, CAIRN_PROSE_FILE);
     ASSERT_GT(prose.size(), 1000u);
     MixShape shape;  // more sessions and fewer turns than usual: a pool for one is short for all
     shape.sessions = 6;
@@ -45,7 +45,7 @@ TEST_P(ModelBatchInvariance, RandomMixesEqualLoneRuns) {
     options.prefill_chunk = static_cast<uint32_t>(16 + rng.Below(100));
     options.concurrent_max = static_cast<uint32_t>(5 + rng.Below(4));
     options.device_blocks = LargestContextBlocks(script);
-    EngineHarness busy(options);
+    MixEngine busy{.harness = std::make_unique<EngineHarness>(options)};
     comparison.Run(script, busy, lone, rng.Next());
     if (HasFailure()) return;
   }

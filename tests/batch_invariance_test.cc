@@ -32,7 +32,8 @@ TEST_P(BatchInvariance, RandomMixesEqualLoneRuns) {
     options.prefill_chunk = static_cast<uint32_t>(16 + rng.Below(80));
     options.concurrent_max = static_cast<uint32_t>(2 + rng.Below(8));
     options.device_blocks = LargestContextBlocks(script) + static_cast<uint32_t>(rng.Below(12));
-    EngineHarness busy(options), lone(lone_options);
+    MixEngine busy{.harness = std::make_unique<EngineHarness>(options)};
+    MixEngine lone{.harness = std::make_unique<EngineHarness>(lone_options)};
     comparison.Run(script, busy, lone, rng.Next());
     if (HasFailure()) return;
   }

@@ -13,28 +13,36 @@ using Outputs = std::map<std::string, std::vector<std::vector<uint32_t>>>;
 // Carries out a script, one session's operations in order, several sessions at once.
 class Player {
  public:
-  Player(EngineHarness& harness, const MixScript& script, uint64_t seed, bool alone)
-      : harness_(harness), script_(script), rng_(seed), alone_(alone) {}
+  Player(MixEngine& engine, const MixScript& script, uint64_t seed, bool alone)
+      : engine_(engine), script_(script), rng_(seed), alone_(alone) {}
 
   Outputs Play() {
     for (const auto& [id, operations] : script_) {
       if (id.find("-f") == std::string::npos) {
-        harness_.Create(id, {});
+        harness().Create(id, {});
         ready_.insert(id);
       }
     }
-    while (!ready_.empty() || !running_.empty()) {
-      const bool start = !ready_.empty() && (running_.empty() || (!alone_ && rng_.Chance(0.3)));
-      if (start) {
+    while (!ready_.empty() || !running_.empty() || leaving_count_ > 0) {
+      const bool idle = running_.empty() && leaving_count_ == 0;
+      const bool start =
+          !ready_.empty() && (running_.empty() || (!alone_ && rng_.Chance(0.3)));
+      if (idle && rng_.Chance(engine_.restart_chance)) {
+        Restart();
+      } else if (start) {
         StartNext();
       } else {
-        harness_.core().Step();
+        core().Step();
         CollectEnded();
       }
-      harness_.core().CheckInvariants();
+      core().CheckInvariants();
     }
     return outputs_;
   }
+
+  int64_t restart_count() const { return restart_count_; }
+  int64_t reload_count() { return reload_count_ + core().GetStats()->blocks_reloaded; }
+  int64_t preemption_count() { return preemption_count_ + core().GetStats()->preemptions; }
 
  private:
   struct Running {
@@ -43,6 +51,33 @@ class Player {
     uint32_t steps_left;  // until it is cancelled; 0: not at all
     int64_t tokens_before;
   };
+
+  EngineHarness& harness() { return *engine_.harness; }
+  EngineCore& core() { return harness().core(); }
+
+  void Restart() {
+    std::map<std::string, std::vector<uint32_t>> sessions;
+    const Result<SessionPage> page = core().ListSessions({.page_size = 1000});
+    for (const SessionInfo& session : page->sessions) {
+      sessions[session.id] = harness().Tokens(session.id);
+    }
+    reload_count_ = reload_count();
+    preemption_count_ = preemption_count();
+    engine_.harness.reset();
+    engine_.harness = engine_.reopen();
+    for (const auto& [id, tokens] : sessions) harness().Create(id, tokens);
+    ++restart_count_;
+  }
+
+  void StartSuspend(const std::string& id, Tier tier) {
+    ready_.erase(id);
+    ++leaving_count_;
+    core().SuspendSession(id, tier, [this, id](const Result<SessionInfo>& info) {
+      EXPECT_TRUE(info.ok()) << info.status().ToString();
+      --leaving_count_;
+      ready_.insert(id);
+    });
+  }
 
   void StartNext() {
     auto at = ready_.begin();
@@ -54,13 +89,13 @@ class Player {
       return;
     }
     const MixOperation& operation = script_.at(id)[index];
-    const int64_t count = harness_.core().GetSession(id)->token_count;
+    const int64_t count = core().GetSession(id)->token_count;
     if (operation.kind == MixOperation::kTruncate) {
-      EXPECT_TRUE(harness_.core().TruncateSession(id, std::min(operation.keep, count)).ok());
+      EXPECT_TRUE(core().TruncateSession(id, std::min(operation.keep, count)).ok());
     } else if (operation.kind == MixOperation::kSuspend) {
-      EXPECT_TRUE(harness_.core().SuspendSession(id, Tier::kAbsent).ok());
+      if (!alone_) StartSuspend(id, operation.tier);
     } else if (operation.kind == MixOperation::kFork) {
-      const auto forked = harness_.core().ForkSession(
+      const auto forked = core().ForkSession(
           {.id = id, .new_id = operation.new_id, .token_count = std::min(operation.keep, count)});
       EXPECT_TRUE(forked.ok()) << forked.status().ToString();
       ready_.insert(operation.new_id);
@@ -70,9 +105,9 @@ class Player {
       request.content = operation.content;
       request.max_tokens = operation.max_tokens;
       request.sampling = operation.sampling;
-      const SequenceId stream = harness_.NextId();
+      const SequenceId stream = harness().NextId();
       const int64_t before = count + static_cast<int64_t>(operation.content.size());
-      running_[id] = {harness_.StartDecode(request, stream), stream, operation.cancel_at, before};
+      running_[id] = {harness().StartDecode(request, stream), stream, operation.cancel_at, before};
       ready_.erase(id);
     }
   }
@@ -81,7 +116,7 @@ class Player {
     for (auto it = running_.begin(); it != running_.end();) {
       auto& [id, running] = *it;
       if (running.steps_left > 0 && --running.steps_left == 0 && !running.sink->end) {
-        harness_.core().CancelStream(running.stream, Status(Code::kCancelled, "by the script"));
+        core().CancelStream(running.stream, Status(Code::kCancelled, "by the script"));
       }
       if (!running.sink->end) {
         ++it;
@@ -89,7 +124,7 @@ class Player {
       }
       const bool cancelled = script_.at(id)[next_[id] - 1].cancel_at > 0;
       if (cancelled) {  // how far it came depends on the timing: back to where it began
-        EXPECT_TRUE(harness_.core().TruncateSession(id, running.tokens_before).ok());
+        EXPECT_TRUE(core().TruncateSession(id, running.tokens_before).ok());
       } else {
         EXPECT_TRUE(running.sink->end->status.ok()) << running.sink->end->status.ToString();
         outputs_[id].push_back(running.sink->tokens);
@@ -99,7 +134,7 @@ class Player {
     }
   }
 
-  EngineHarness& harness_;
+  MixEngine& engine_;
   const MixScript& script_;
   Rng rng_;
   const bool alone_;
@@ -107,6 +142,10 @@ class Player {
   std::map<std::string, size_t> next_;
   std::map<std::string, Running> running_;
   Outputs outputs_;
+  int leaving_count_ = 0;  // suspensions that were not answered yet
+  int64_t restart_count_ = 0;
+  int64_t reload_count_ = 0;  // before the last restart, as is the next
+  int64_t preemption_count_ = 0;
 };
 
 }  // namespace
@@ -129,7 +168,10 @@ MixScript RandomScript(Rng& rng, const MixShape& shape) {
       if (rng.Chance(shape.cancel_share))
         decode.cancel_at = static_cast<uint32_t>(1 + rng.Below(20));
       operations.push_back(decode);
-      if (rng.Chance(shape.change_share)) operations.push_back({.kind = MixOperation::kSuspend});
+      if (rng.Chance(shape.change_share)) {
+        operations.push_back({.kind = MixOperation::kSuspend,
+                              .tier = shape.suspended_to[rng.Below(shape.suspended_to.size())]});
+      }
       if (rng.Chance(shape.change_share)) {
         operations.push_back(
             {.kind = MixOperation::kTruncate, .keep = static_cast<int64_t>(1 + rng.Below(30))});
@@ -162,23 +204,28 @@ uint32_t LargestContextBlocks(const MixScript& script) {
   return ContextBlocks::BlocksFor(largest, 16);
 }
 
-void MixComparison::Run(const MixScript& script, EngineHarness& busy, EngineHarness& lone,
-                        uint64_t seed) {
-  const Outputs busy_outputs = Player(busy, script, seed, false).Play();
+void MixComparison::Run(const MixScript& script, MixEngine& busy, MixEngine& lone, uint64_t seed) {
+  Player busy_player(busy, script, seed, false);
+  const Outputs busy_outputs = busy_player.Play();
   const Outputs lone_outputs = Player(lone, script, 0, true).Play();
   EXPECT_EQ(busy_outputs, lone_outputs);
   for (const auto& [id, operations] : script) {
-    const std::vector<uint32_t> tokens = lone.Tokens(id);
-    EXPECT_EQ(busy.Tokens(id), tokens) << id;
-    ReadBlocks(lone, tokens);
-    ReadBlocks(busy, tokens);
+    const std::vector<uint32_t> tokens = lone.harness->Tokens(id);
+    EXPECT_EQ(busy.harness->Tokens(id), tokens) << id;
+    ReadBlocks(*lone.harness, tokens);
+    ReadBlocks(*busy.harness, tokens);
   }
-  preemptions_ += busy.core().GetStats()->preemptions;
+  preemptions_ += busy_player.preemption_count();
+  reloads_ += busy_player.reload_count();
+  restarts_ += busy_player.restart_count();
 }
 
 void MixComparison::ReadBlocks(EngineHarness& harness, const std::vector<uint32_t>& tokens) {
-  for (const Hold& hold : harness.blocks().Match(harness.root(), tokens, 50)) {
-    if (!hold) continue;
+  const std::vector<Hold> holds = harness.blocks().Match(harness.root(), tokens, 50);
+  const auto is_loading = [](const Hold& hold) { return hold && hold.is_loading(); };
+  while (std::ranges::any_of(holds, is_loading)) harness.blocks().Poll();
+  for (const Hold& hold : holds) {
+    if (!hold || !hold.is_ready()) continue;
     const Digest bytes =
         DigestOf(std::span(hold.address(), harness.blocks().layout().block_bytes()));
     const auto [known, fresh] = digests_.emplace(hold.key(), bytes);

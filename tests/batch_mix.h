@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct MixOperation {
   SamplingParams sampling;
   int64_t keep = 0;        // kTruncate, kFork: tokens
   std::string new_id;      // kFork
+  Tier tier = Tier::kAbsent;  // kSuspend: how far down; a lone run is not suspended
   uint32_t cancel_at = 0;  // kDecode: cancelled after so many steps; 0: not
 };
 
@@ -36,7 +38,16 @@ struct MixShape {
   uint32_t decode = 40;        // tokens to decode, on top of 1
   double cancel_share = 0.15;  // of decodes
   double change_share = 0.2;   // of turns after which the session is suspended, cut, forked: each
+  std::vector<Tier> suspended_to = {Tier::kAbsent};
   std::function<std::vector<uint32_t>(Rng& rng, size_t count)> text;  // token ids of a prompt
+};
+
+// An engine that may be restarted: its sessions come back with their tokens, and of their blocks
+// what its disk has.
+struct MixEngine {
+  std::unique_ptr<EngineHarness> harness;
+  std::function<std::unique_ptr<EngineHarness>()> reopen;  // empty: it is never restarted
+  double restart_chance = 0;                               // whenever it has nothing to do
 };
 
 // Sessions share a prefix now and then, so that blocks are shared while they are in use.
@@ -46,10 +57,12 @@ MixScript RandomScript(Rng& rng, const MixShape& shape);
 class MixComparison {
  public:
   // `busy` and `lone` have the same model and mode.
-  void Run(const MixScript& script, EngineHarness& busy, EngineHarness& lone, uint64_t seed);
+  void Run(const MixScript& script, MixEngine& busy, MixEngine& lone, uint64_t seed);
 
   size_t compared_blocks() const { return compared_blocks_; }
   int64_t preemptions() const { return preemptions_; }
+  int64_t reloads() const { return reloads_; }
+  int64_t restarts() const { return restarts_; }
 
  private:
   void ReadBlocks(EngineHarness& harness, const std::vector<uint32_t>& tokens);
@@ -57,6 +70,8 @@ class MixComparison {
   std::map<BlockKey, Digest> digests_;  // of block bytes: equal keys, equal bytes, in every engine
   size_t compared_blocks_ = 0;
   int64_t preemptions_ = 0;
+  int64_t reloads_ = 0;
+  int64_t restarts_ = 0;
 };
 
 // Blocks that the largest context of the script takes: no pool may be smaller.

@@ -97,7 +97,7 @@ TEST(EngineCore, ASuspendedSessionIsRecomputedToTheSameTokens) {
     harness.Decode(GreedyDecode(id, 20));
   }
   const auto kept = harness.Decode(GreedyDecode("kept", 25));
-  ASSERT_TRUE(harness.core().SuspendSession("dropped", Tier::kAbsent).ok());
+  ASSERT_TRUE(Suspend(harness.core(), "dropped", Tier::kAbsent).ok());
   const Result<SessionInfo> info = harness.core().GetSession("dropped");
   EXPECT_EQ(info->residency.device_tokens, 0);
   const auto dropped = harness.Decode(GreedyDecode("dropped", 25));

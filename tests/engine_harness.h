@@ -53,7 +53,18 @@ struct HarnessOptions {
   uint32_t concurrent_max = 16;
   std::string model_path;  // empty: a tiny model is written
   std::optional<std::string> instruction_set;
+  uint32_t host_blocks = 0;
+  bool host_in_place = true;
+  SpillOpener open_spill;
 };
+
+// Answers as the core does, after as many steps as it takes.
+inline Result<SessionInfo> Suspend(EngineCore& core, const std::string& id, Tier tier) {
+  std::optional<Result<SessionInfo>> answer;
+  core.SuspendSession(id, tier, [&](Result<SessionInfo> info) { answer = std::move(info); });
+  while (!answer) core.Step();
+  return *std::move(answer);
+}
 
 class EngineHarness {
  public:
@@ -72,6 +83,9 @@ class EngineHarness {
     load.engine.prefill_chunk = options.prefill_chunk;
     load.engine.concurrent_max = options.concurrent_max;
     load.device_memory_bytes = options.device_blocks * BlockBytes(path);
+    load.host_memory_bytes = options.host_blocks * BlockBytes(path);
+    load.host_in_place = options.host_in_place;
+    load.open_spill = options.open_spill;
     Result<LoadedEngine> loaded = LoadEngine(load, clock_, nullptr);
     if (!loaded.ok()) {
       ADD_FAILURE() << loaded.status().ToString();

@@ -51,7 +51,7 @@ Output InPieces(const std::vector<uint32_t>& prompt, const SamplingParams& sampl
     output.finish_reason = sink->end->finish_reason;
     if (sink->end->status.ok()) return output;
     if (rng.Chance(0.3)) {
-      EXPECT_TRUE(harness->core().SuspendSession("a", Tier::kAbsent).ok());
+      EXPECT_TRUE(Suspend(harness->core(), "a", Tier::kAbsent).ok());
     } else if (rng.Chance(0.3)) {
       const std::vector<uint32_t> tokens = harness->Tokens("a");
       harness = std::make_unique<EngineHarness>(options);

@@ -263,7 +263,7 @@ void Simulation::Suspend() {
   Code expected = sessions_.contains(id) ? Code::kOk : Code::kNotFound;
   if (StreamOf(id) != nullptr) expected = Code::kAborted;
   const Tier tier = rng_.Chance(0.5) ? Tier::kAbsent : Tier::kHost;
-  ExpectCode(core_->SuspendSession(id, tier).status(), expected, "suspend");
+  ExpectCode(cairn::Suspend(*core_, id, tier).status(), expected, "suspend");
 }
 
 void Simulation::Prefetch() {
