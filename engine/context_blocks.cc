@@ -31,8 +31,8 @@ Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
   }
   std::vector<Hold> found = store.Match(root, tokens, priority);
   found.resize(block_count);
-  auto missing = static_cast<uint32_t>(
-      std::ranges::count_if(found, [](const Hold& hold) { return !hold; }));
+  auto missing =
+      static_cast<uint32_t>(std::ranges::count_if(found, [](const Hold& hold) { return !hold; }));
   // The beginnings of missing blocks that follow a block in place: forks, rewinds, parked tails.
   std::vector<uint32_t> copied(block_count, 0);
   for (size_t i = 0; i < block_count; ++i) {

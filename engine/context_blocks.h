@@ -5,8 +5,8 @@
 // drops early blocks first, and a block that is there is used wherever it stands. A block is
 // sealed, and so shared, as soon as its last position is written.
 //
-// Blocks that lie further down are loaded first: until Settle says that they are here, nothing may be
-// computed. What could not be loaded counts as missing then.
+// Blocks that lie further down are loaded first: until Settle says that they are here, nothing may
+// be computed. What could not be loaded counts as missing then.
 //
 // (1) While it lives, every block it knows is held.
 // (2) Every block before first_missing_block_ is sealed.
@@ -35,8 +35,8 @@ class ContextBlocks {
  public:
   // Takes everything that `tokens` need at once: blocks that are there, copies of the beginnings of
   // blocks, and fresh ones for the rest and for the next position. Nothing taken, and
-  // kResourceExhausted when the pool is short; kUnavailable when it is worth waiting for blocks that
-  // are on their way out of it.
+  // kResourceExhausted when the pool is short; kUnavailable when it is worth waiting for blocks
+  // that are on their way out of it.
   static Result<std::unique_ptr<ContextBlocks>> Acquire(BlockStore& store, const BlockKey& root,
                                                         std::span<const uint32_t> tokens,
                                                         uint32_t priority, Stream& stream);
@@ -87,7 +87,7 @@ class ContextBlocks {
     Hold hold;
     uint32_t filled = 0;  // positions in place, from the block's first
     bool sealed = false;
-    bool loading = false;      // sealed, but on its way
+    bool loading = false;       // sealed, but on its way
     Tier tier = Tier::kAbsent;  // where it was found
   };
 

@@ -265,6 +265,10 @@ void Engine::Drain(std::function<void()> drained) {
   });
 }
 
+void Engine::SpillIdle(std::function<void()> done) {
+  PostOwn([done = std::move(done)](EngineCore& core) { core.SpillIdle(done); });
+}
+
 void Engine::EndStreams() {
   PostOwn([this](EngineCore& core) { core.CancelAll(Refusal()); });
 }

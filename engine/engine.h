@@ -75,6 +75,9 @@ class Engine {
   void Drain(std::function<void()> drained);
   // Ends every stream with kUnavailable; after Drain.
   void EndStreams();
+  // Writes every idle KV block that has no copy on disk, the most valuable first; then calls
+  // `done`, once, on the engine thread.
+  void SpillIdle(std::function<void()> done);
   // False once the watchdog has seen work without progress for longer than the configured time.
   bool Healthy() const { return healthy_; }
 

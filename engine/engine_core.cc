@@ -28,8 +28,7 @@ int64_t* TokensIn(Residency& residency, Tier tier) {
 
 void SetAbsent(Residency& residency, size_t token_count) {
   residency.absent_tokens = static_cast<int64_t>(token_count) - residency.device_tokens -
-                            residency.host_tokens - residency.disk_tokens -
-                            residency.remote_tokens;
+                            residency.host_tokens - residency.disk_tokens - residency.remote_tokens;
 }
 
 }  // namespace
@@ -67,7 +66,7 @@ SessionInfo EngineCore::InfoOf(const Session& session) const {
   const Sequence* sequence = runner_.FindBySession(session.id);
   if (sequence == nullptr || sequence->phase != Phase::kRunning) {
     info.residency = ResidencyOf(RootFor(session.cache_salt), session.tokens);
-    info.state = sequence == nullptr          ? SessionState::kIdle
+    info.state = sequence == nullptr       ? SessionState::kIdle
                  : sequence->is_admitted() ? SessionState::kRestoring
                                            : SessionState::kQueued;
     return info;
@@ -150,8 +149,7 @@ Result<Done> EngineCore::DeleteSession(const std::string& id) {
   RETURN_IF_ERROR(sessions_.Delete(id));
   runner_.Unpin(id);
   parts_.blocks->DropOwn(
-      root, tokens,
-      static_cast<uint32_t>(shared_count / parts_.blocks->layout().block_tokens));
+      root, tokens, static_cast<uint32_t>(shared_count / parts_.blocks->layout().block_tokens));
   return Done();
 }
 
@@ -211,8 +209,9 @@ void EngineCore::SuspendSession(const std::string& id, Tier tier, Reply<SessionI
   const Status begun = BeginSuspend(id, tier);
   if (!begun.ok()) return Answer<SessionInfo>(id, reply, begun);
   const Session& session = **sessions_.Find(id);
-  parts_.blocks->Suspend(RootFor(session.cache_salt), session.tokens, tier,
-                         [this, id, reply = std::move(reply)] { Answer(id, reply, GetSession(id)); });
+  parts_.blocks->Suspend(
+      RootFor(session.cache_salt), session.tokens, tier,
+      [this, id, reply = std::move(reply)] { Answer(id, reply, GetSession(id)); });
 }
 
 Status EngineCore::BeginSuspend(const std::string& id, Tier tier) {
@@ -288,12 +287,11 @@ void EngineCore::AddTierStats(EngineStats& stats) const {
                          .held_blocks = int64_t{blocks.filling} + blocks.held_hot,
                          .evictions = static_cast<int64_t>(blocks.evictions)});
   if (blocks.host_capacity > 0) {
-    stats.tiers.push_back(
-        {.tier = Tier::kHost,
-         .capacity_blocks = blocks.host_capacity,
-         .used_blocks = blocks.host_used,
-         .bytes_read = static_cast<int64_t>(blocks.promotions) * block_bytes,
-         .bytes_written = static_cast<int64_t>(blocks.demotions) * block_bytes});
+    stats.tiers.push_back({.tier = Tier::kHost,
+                           .capacity_blocks = blocks.host_capacity,
+                           .used_blocks = blocks.host_used,
+                           .bytes_read = static_cast<int64_t>(blocks.promotions) * block_bytes,
+                           .bytes_written = static_cast<int64_t>(blocks.demotions) * block_bytes});
   }
   const std::optional<DiskTierStats> disk = parts_.blocks->disk_stats();
   if (!disk) return;

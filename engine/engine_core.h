@@ -59,6 +59,8 @@ class EngineCore {
   void ResumeStream(SequenceId id);
   void CancelAll(const Status& why) { runner_.CancelAll(why); }
 
+  void SpillIdle(std::function<void()> done) { parts_.blocks->SpillAll(std::move(done)); }
+
   Result<Residency> LookupPrefix(EncodedContent content, const std::string& cache_salt);
   Result<EngineStats> GetStats();
   Result<Done> ClearCache(std::optional<Tier> tier);

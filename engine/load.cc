@@ -149,6 +149,24 @@ Status CheckOptions(const LoadOptions& options) {
   return Status();
 }
 
+Result<std::unique_ptr<BlockStore>> OpenBlocks(const LoadOptions& options,
+                                               const EngineConfig& config,
+                                               const Digest& fingerprint, Model& model,
+                                               const Clock& clock,
+                                               std::shared_ptr<WakeSignal> wake) {
+  const KvLayout& layout = model.kv_layout();
+  OffloadConfig offload = {.host_in_place = options.host_in_place,
+                           .verify_duplicates = options.verify_duplicate_blocks};
+  ASSIGN_OR_RETURN(offload.device_blocks_max, PoolBlocks(options, layout, config));
+  ASSIGN_OR_RETURN(offload.host_blocks_max, HostBlocks(options, layout));
+  std::unique_ptr<SpillStore> spill;
+  if (options.open_spill) {
+    ASSIGN_OR_RETURN(
+        spill, options.open_spill(fingerprint, layout, [wake = std::move(wake)] { wake->Ring(); }));
+  }
+  return BlockStore::Create(offload, layout, model.device(), clock, std::move(spill));
+}
+
 }  // namespace
 
 Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
@@ -198,21 +216,9 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
   ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
                    Model::Create(checkpoint, std::move(backend), limits, progress));
 
-  ASSIGN_OR_RETURN(const uint32_t block_count, PoolBlocks(options, model->kv_layout(), config));
-  ASSIGN_OR_RETURN(const uint32_t host_block_count, HostBlocks(options, model->kv_layout()));
-  const OffloadConfig offload = {.device_blocks_max = block_count,
-                                 .host_blocks_max = host_block_count,
-                                 .host_in_place = options.host_in_place,
-                                 .verify_duplicates = options.verify_duplicate_blocks};
   auto wake = std::make_shared<WakeSignal>();
-  std::unique_ptr<SpillStore> spill;
-  if (options.open_spill) {
-    ASSIGN_OR_RETURN(spill, options.open_spill(fingerprint, model->kv_layout(),
-                                               [wake] { wake->Ring(); }));
-  }
   ASSIGN_OR_RETURN(std::unique_ptr<BlockStore> blocks,
-                   BlockStore::Create(offload, model->kv_layout(), model->device(), clock,
-                                      std::move(spill)));
+                   OpenBlocks(options, config, fingerprint, *model, clock, wake));
   std::unique_ptr<TraceWriter> trace;
   if (!options.trace_path.empty()) {
     ASSIGN_OR_RETURN(trace, TraceWriter::Open(options.trace_path));

@@ -50,11 +50,11 @@ class Stream {
 enum class StreamUse { kCompute, kCopy };
 
 struct DeviceInfo {
-  std::string backend;          // "cpu"
-  std::string name;             // the processor's, for people
-  std::string instruction_set;  // "avx2", "portable": part of a block's layout id
-  uint32_t thread_count = 0;    // compute threads, the caller of an op included
-  uint64_t memory_bytes = 0;    // in all
+  std::string backend;             // "cpu"
+  std::string name;                // the processor's, for people
+  std::string instruction_set;     // "avx2", "portable": part of a block's layout id
+  uint32_t thread_count = 0;       // compute threads, the caller of an op included
+  uint64_t memory_bytes = 0;       // in all
   bool reads_host_memory = false;  // its operations take addresses from AllocateHost as well
 };
 

@@ -2,10 +2,10 @@
 // chain starts at a root (which weights, which layout and arithmetic, which tenant) and every block
 // adds its token ids, so equal keys mean equal token ids from position 0 on.
 //
-// A digest can collide. Keys therefore only find; BlockStore compares the token ids of the block, and
-// of every block before it, before it serves one. Of a block that an earlier process left on disk
-// the store knows the tokens of that block alone; for those before it the key has to do, so it is
-// cryptographic: the first 128 bits of SHA-256 (FIPS 180-4), of which nobody can make two equal.
+// A digest can collide. Keys therefore only find; BlockStore compares the token ids of the block,
+// and of every block before it, before it serves one. Of a block that an earlier process left on
+// disk the store knows the tokens of that block alone; for those before it the key has to do, so it
+// is cryptographic: the first 128 bits of SHA-256 (FIPS 180-4), of which nobody can make two equal.
 #pragma once
 
 #include <compare>

@@ -270,8 +270,8 @@ Result<std::vector<Hold>> BlockStore::Reserve(uint32_t count) {
   if (count > free_count()) {
     const uint32_t need = count - free_count();
     if (need > evictable_count()) {
-      return ResourceExhausted("need " + std::to_string(count) + " blocks: " +
-                               std::to_string(free_count()) + " free, " +
+      return ResourceExhausted("need " + std::to_string(count) +
+                               " blocks: " + std::to_string(free_count()) + " free, " +
                                std::to_string(evictable_count()) + " evictable, capacity " +
                                std::to_string(stats().capacity));
     }
@@ -406,8 +406,8 @@ std::vector<BlockId> BlockStore::LatestFollowers(const BlockKey& parent) const {
   return latest;
 }
 
-// Of these, the resident one that agrees longest with `tokens`; the latest among equals. token_count is 0
-// when none agrees in the first token.
+// Of these, the resident one that agrees longest with `tokens`; the latest among equals.
+// token_count is 0 when none agrees in the first token.
 BlockStore::Common BlockStore::LongestCommon(const BlockKey& parent,
                                              std::span<const uint32_t> tokens) const {
   Common best;

@@ -1,4 +1,4 @@
-// BlockStore owns every KV block: where its copies lie, who uses it, how it moves between the tiers,
+// BlockStore owns every KV block: where its copies lie, who uses it, how it moves between tiers,
 // and when it goes. Sequences take empty blocks, fill them, seal them; sealed blocks are shared by
 // everybody whose tokens are equal from position 0 on, stay for reuse after their last user, and
 // leave the faster tiers, least valuable first, when slots are needed. (Sharing by content:
@@ -61,8 +61,8 @@ namespace cairn {
 struct OffloadConfig {
   uint32_t device_blocks_max = 0;  // slots on the device; there is no "auto": 0 is refused
   uint32_t host_blocks_max = 0;    // slots in the host pool; 0: there is none
-  // Blocks in the host pool are used where they lie, if the device can; otherwise they are copied to
-  // the device first.
+  // Blocks in the host pool are used where they lie, if the device can; otherwise they are copied
+  // to the device first.
   bool host_in_place = true;
   // Compares the bytes of two blocks that are sealed with equal tokens (CHECK): the determinism law
   // says that they are equal. Costly; for tests.
@@ -73,8 +73,8 @@ struct OffloadConfig {
 
 // Counts since the start, except for the gauges.
 struct BlockStoreStats {
-  // Gauges, in blocks. Slots where blocks are resident: capacity = free + filling + hot + in_flight;
-  // hot = held_hot + busy + evictable, evictable = clean + dirty.
+  // Gauges, in blocks. Slots where blocks are resident: capacity = free + filling + hot +
+  // in_flight; hot = held_hot + busy + evictable, evictable = clean + dirty.
   uint32_t capacity = 0;
   uint32_t free = 0;
   uint32_t filling = 0;
@@ -124,12 +124,12 @@ class [[nodiscard]] Hold {
   explicit operator bool() const { return store_ != nullptr; }
 
   BlockId id() const { return id_; }
-  const BlockKey& key() const;          // of a sealed block: the parent of what follows it
-  bool is_sealed() const;               // otherwise it is this Hold's to fill
-  bool is_ready() const;                // resident: it has an address
-  bool is_loading() const;              // not yet
+  const BlockKey& key() const;  // of a sealed block: the parent of what follows it
+  bool is_sealed() const;       // otherwise it is this Hold's to fill
+  bool is_ready() const;        // resident: it has an address
+  bool is_loading() const;      // not yet
   bool is_lost() const { return !is_ready() && !is_loading(); }  // its load failed
-  Tier tier() const;                    // where its fastest copy lies
+  Tier tier() const;                                             // where its fastest copy lies
   const std::byte* address() const;     // of the block's first byte; is_ready()
   std::byte* writable_address() const;  // kFilling only
   const EventRef& ready() const;        // wait for it, on the stream that uses the address
@@ -191,8 +191,9 @@ class BlockStore {
   // Copy-on-write for forks, rewinds into a block and parked tails: among the sealed blocks, full
   // or parked, that follow `parent` and are resident, takes the one with the longest common prefix
   // with `tokens` (at least 1; the kSiblingScanMax most recent ones are compared), and copies its
-  // bytes on `stream`, the compute stream, into a fresh slot, which may evict another block. Nothing
-  // when no block fits or no slot is to be had. token_count is at most tokens.size() and at most P.
+  // bytes on `stream`, the compute stream, into a fresh slot, which may evict another block.
+  // Nothing when no block fits or no slot is to be had. token_count is at most tokens.size() and at
+  // most P.
   std::optional<PartialBlock> CopyPrefix(const BlockKey& parent, std::span<const uint32_t> tokens,
                                          Stream& stream);
 
@@ -217,11 +218,11 @@ class BlockStore {
   // tail included.
   void Suspend(const BlockKey& root, std::span<const uint32_t> tokens, Tier tier,
                std::function<void()> done);
-  // Drops every copy of the blocks of `tokens`, from block `first` on, that nobody holds, and of the
-  // tail. Returns how many blocks.
+  // Drops every copy of the blocks of `tokens`, from block `first` on, that nobody holds, and of
+  // the tail. Returns how many blocks.
   uint32_t DropUnheld(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t first = 0);
-  // The same from the last block of `tokens` towards block `first`, as far as nothing else follows a
-  // block: what other contexts share stays.
+  // The same from the last block of `tokens` towards block `first`, as far as nothing else follows
+  // a block: what other contexts share stays.
   uint32_t DropOwn(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t first);
   // Drops the copies in one tier, or every copy (kAbsent), of all blocks that nobody holds. Returns
   // how many.
@@ -232,7 +233,8 @@ class BlockStore {
   // Writes some idle blocks further down ahead of need, when few slots are left that could be had
   // without a loss. Once a step.
   void WriteBack();
-  // Writes every idle block that has no copy on disk, the most valuable first. `done` as in Suspend.
+  // Writes every idle block that has no copy on disk, the most valuable first. `done` as in
+  // Suspend.
   void SpillAll(std::function<void()> done);
   // Copies within memory are under way, which wake nobody: Poll again soon.
   bool has_copies_under_way() const { return !copies_.empty(); }
@@ -281,9 +283,9 @@ class BlockStore {
   };
   struct Move {
     BlockId block;
-    Place target;       // of a load, a demotion and a promotion
-    RecordId record;    // of a load from disk
-    EventRef event;     // of a copy
+    Place target;     // of a load, a demotion and a promotion
+    RecordId record;  // of a load from disk
+    EventRef event;   // of a copy
     DepartureRef departure;
     bool is_stuck = false;  // a spill that hangs: nobody waits for it any more
   };

@@ -97,10 +97,9 @@ bool BlockStore::BeginDemotion(BlockId id, const DepartureRef& departure) {
   copy_stream_->Wait(meta.ready);
   copy_stream_->Copy(host_pool_->Address(target.slot), device_pool_.Address(meta.device),
                      layout_.block_bytes());
-  copies_.emplace(move, Move{.block = id,
-                             .target = target,
-                             .event = copy_stream_->Record(),
-                             .departure = departure});
+  copies_.emplace(
+      move,
+      Move{.block = id, .target = target, .event = copy_stream_->Record(), .departure = departure});
   return true;
 }
 
@@ -108,14 +107,14 @@ bool BlockStore::AwaitsRoom(uint32_t count) {
   const bool may_spill = disk_ && disk_->SpillPays();
   const bool may_demote = !host_in_place_ && host_pool_;
   if (!may_spill && !may_demote) return false;
-  const uint32_t leaving = LeavingCount();
-  if (leaving >= count) return true;
-  bool begun = false;
-  for (const BlockId id : RankIdle(count - leaving, /*dirty_only=*/true)) {
-    begun |= BeginCopyBelow(id);
+  uint32_t leaving = LeavingCount();
+  if (leaving < count) {
+    for (const BlockId id : RankIdle(count - leaving, /*dirty_only=*/true)) {
+      leaving += BeginCopyBelow(id);
+    }
   }
-  if (begun && disk_) disk_->Close();
-  return begun || leaving > 0;
+  if (leaving > 0 && disk_) disk_->Close();  // somebody waits for what was written
+  return leaving > 0;
 }
 
 // Idle blocks that will be clean once a move is over.

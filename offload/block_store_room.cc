@@ -175,9 +175,9 @@ std::vector<BlockId> BlockStore::RankIdle(uint32_t count, bool dirty_only) const
 }
 
 // A free slot in the host pool for a block that was last used at `use_order`, if there is one, or
-// another block can leave its own: without a loss or, where there is no disk, because it has not been
-// used for longer. (A copy that is the reason why its block may leave the device stays: taking it
-// would only move the need from one block to the other.)
+// another block can leave its own: without a loss or, where there is no disk, because it has not
+// been used for longer. (A copy that is the reason why its block may leave the device stays: taking
+// it would only move the need from one block to the other.)
 bool BlockStore::MakeHostRoom(uint64_t use_order) {
   if (!host_pool_) return false;
   if (host_pool_->free_count() > 0) return true;

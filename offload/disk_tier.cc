@@ -41,8 +41,8 @@ DiskTier::Segment& DiskTier::SegmentOf(RecordId record) {
 
 void DiskTier::Adopt(RecordId record, BlockId block) {
   CHECK(block.valid());
-  Records& records = retiring_ && retiring_->kept.contains(record) ? retiring_->kept
-                                                                   : SegmentOf(record).records;
+  Records& records =
+      retiring_ && retiring_->kept.contains(record) ? retiring_->kept : SegmentOf(record).records;
   BlockId& owner = records.at(record);
   CHECK(!owner.valid());
   owner = block;
@@ -90,10 +90,13 @@ void DiskTier::Spill(MoveId move, BlockId owner, const BlockIdentity& block,
   CHECK(TakesSpills());
   Begin(move, {.kind = Kind::kSpill, .owner = owner});
   last_spill_ = clock_.Now();
+  has_unclosed_ = true;
   store_->Write({SpillTicket(move.value()), block, payload});
 }
 
-void DiskTier::Close() { store_->Close(); }
+void DiskTier::Close() {
+  if (std::exchange(has_unclosed_, false)) store_->Close();
+}
 
 bool DiskTier::Cancel(MoveId move) {
   if (!store_->Cancel(SpillTicket(move.value()))) return false;
@@ -135,10 +138,10 @@ void DiskTier::NoteOutcome(bool ok, const Status& status) {
   if (ok) {
     if (health_.OnSuccess()) LogInfo("disk tier: back in use");
   } else if (health_.OnFailure()) {
-    LogWarning("disk tier: left alone for " +
-               std::to_string(std::chrono::duration_cast<std::chrono::seconds>(health_.pause())
-                                  .count()) +
-               " s after failures in a row, the last: " + status.ToString());
+    LogWarning(
+        "disk tier: left alone for " +
+        std::to_string(std::chrono::duration_cast<std::chrono::seconds>(health_.pause()).count()) +
+        " s after failures in a row, the last: " + status.ToString());
   }
 }
 

@@ -32,8 +32,8 @@ namespace cairn {
 
 struct DiskTierStats {
   SpillStats store;
-  uint64_t records = 0;        // that somebody may want
-  uint64_t loads = 0;          // since the start: orders that ended well
+  uint64_t records = 0;  // that somebody may want
+  uint64_t loads = 0;    // since the start: orders that ended well
   uint64_t spills = 0;
   uint64_t load_failures = 0;  // of them `corrupt` because the record was not what it should be
   uint64_t spill_failures = 0;
@@ -41,7 +41,7 @@ struct DiskTierStats {
   uint64_t retired_segments = 0;
   uint64_t second_chances = 0;  // records that were moved out of a segment that went
   bool is_paused = false;
-  std::chrono::nanoseconds load_time{0};   // of one block, as measured lately; 0: not yet
+  std::chrono::nanoseconds load_time{0};  // of one block, as measured lately; 0: not yet
   std::chrono::nanoseconds spill_time{0};
 };
 
@@ -76,7 +76,8 @@ class DiskTier {
   // Computing one block again takes about so long.
   void SetRecomputeTime(std::chrono::nanoseconds time) { recompute_time_ = time; }
 
-  // What became of orders. An order that was given up has two outcomes: first this, later kReleased.
+  // What became of orders. An order that was given up has two outcomes: first this, later
+  // kReleased.
   enum class Fate { kDone, kFailed, kGivenUp, kReleased };
   struct Outcome {
     MoveId move;
@@ -146,6 +147,7 @@ class DiskTier {
   };
   std::optional<Retiring> retiring_;
   bool hangs_ = false;
+  bool has_unclosed_ = false;  // something was written since the last Close
   Clock::Monotonic last_progress_;
   Clock::Monotonic last_load_;
   Clock::Monotonic last_spill_;

@@ -8,6 +8,9 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
+#include <future>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,6 +24,7 @@
 #include "engine/session_journal.h"
 #include "offload/data_directory.h"
 #include "offload/durable_store.h"
+#include "offload/rocksdb_spill_store.h"
 #include "service/listen_address.h"
 #include "service/server.h"
 #include "service/server_config.h"
@@ -56,6 +60,8 @@ Result<LoadOptions> ToLoadOptions(const ServerConfig& config) {
   options.mode = config.compute == "fast" ? ComputeMode::kFast : ComputeMode::kExact;
   if (!config.instruction_set.empty()) options.instruction_set = config.instruction_set;
   options.device_memory_bytes = config.device_memory_bytes;
+  options.host_memory_bytes = config.host_memory_bytes;
+  options.host_in_place = config.host_blocks == "in-place";
   options.context_length = static_cast<uint32_t>(config.context_length);
   options.trace_path = config.trace_file;
   options.engine.concurrent_max = static_cast<uint32_t>(config.max_concurrent);
@@ -83,6 +89,26 @@ Result<Addresses> ToAddresses(const ServerConfig& config) {
 Result<std::unique_ptr<DataDirectory>> OpenDirectory(const ServerConfig& config) {
   if (config.disk_dir.empty()) return std::unique_ptr<DataDirectory>();
   return DataDirectory::Open(config.disk_dir);
+}
+
+// Half of what the file system has left, and at most kDiskMemoryMax: a cache need not be larger to
+// hold some thousand sessions, and whoever wants more says so.
+uint64_t FittingDiskMemory(const std::string& path) {
+  constexpr uint64_t kDiskMemoryMax = uint64_t{64} << 30;
+  std::error_code error;
+  const std::filesystem::space_info space = std::filesystem::space(path, error);
+  return error ? 0 : std::min<uint64_t>(space.available / 2, kDiskMemoryMax);
+}
+
+// The disk tier below the directory, for a model that is not known yet.
+SpillOpener OpenBlocksIn(const DataDirectory& directory, const ServerConfig& config) {
+  SpillStoreConfig spill{.directory = directory.blocks_path(),
+                         .quota_bytes = config.disk_memory_bytes,
+                         .bandwidth_limit = config.disk_bandwidth_limit};
+  if (spill.quota_bytes == 0) spill.quota_bytes = FittingDiskMemory(spill.directory);
+  return [spill](const Digest& fingerprint, const KvLayout& layout, std::function<void()> wake) {
+    return OpenSpillStore(spill, fingerprint, layout, std::move(wake));
+  };
 }
 
 // Finds the sessions of earlier servers, and has those of this one kept as --durability says; a
@@ -146,6 +172,16 @@ void WaitForStop() {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
+// What is in memory and worth it goes to the disk, as far as the time permits.
+void WriteIdleBlocks(Engine& engine) {
+  constexpr auto kPatience = std::chrono::seconds(10);
+  auto written = std::make_shared<std::promise<void>>();
+  engine.SpillIdle([written] { written->set_value(); });
+  if (written->get_future().wait_for(kPatience) != std::future_status::ready) {
+    LogWarning("stopping: not every KV block was written to the disk in time");
+  }
+}
+
 int Serve(const ServerConfig& config) {
   ReturnLargePieces();
   SetLogLevel(LogLevelOf(config));
@@ -157,10 +193,11 @@ int Serve(const ServerConfig& config) {
 
   const Result<Addresses> addresses = ToAddresses(config);
   if (!addresses.ok()) return Fail(addresses.status());
-  const Result<LoadOptions> options = ToLoadOptions(config);
+  Result<LoadOptions> options = ToLoadOptions(config);
   if (!options.ok()) return Fail(options.status());
   const Result<std::unique_ptr<DataDirectory>> directory = OpenDirectory(config);
   if (!directory.ok()) return Fail(directory.status());
+  if (*directory != nullptr) options->open_spill = OpenBlocksIn(**directory, config);
   const SystemClock clock;
   Result<LoadedEngine> loaded = LoadEngine(*options, clock, ShowProgress);
   if (!loaded.ok()) return Fail(loaded.status());
@@ -190,6 +227,7 @@ int Serve(const ServerConfig& config) {
   WaitForStop();
   LogInfo("stopping: running streams have " + std::to_string(config.drain_grace_seconds) + " s");
   (*server)->Drain(std::chrono::seconds(config.drain_grace_seconds));
+  if (*directory != nullptr) WriteIdleBlocks(engine);
   return 0;
 }
 

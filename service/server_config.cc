@@ -28,7 +28,7 @@ constexpr uint64_t kStreamBufferMax = 4096;
 
 constexpr const char* kVersionText = "cairnd " CAIRN_VERSION;
 
-enum class Unit { kNone, kBytes };
+enum class Unit { kNone, kBytes, kBytesPerSecond };
 
 // A whole number within [low, high]; `zero` says what 0 means where 0 is allowed below `low`.
 struct NumberSetting {
@@ -54,9 +54,9 @@ struct Setting {
   std::variant<NumberSetting, TextSetting> value;
 };
 
-const std::vector<Setting>& Settings() {
+std::vector<Setting> ComputeAndNetworkSettings() {
   using C = ServerConfig;
-  static const std::vector<Setting> kSettings = {
+  return {
       {"--model", "model", "Model", "FILE", "GGUF file of a Llama-architecture model",
        TextSetting{&C::model}},
       {"--compute", "compute", "Model", "MODE",
@@ -89,19 +89,39 @@ const std::vector<Setting>& Settings() {
       {"--drain-grace", "drain_grace_seconds", "Network", "SECONDS",
        "how long running streams may go on after SIGTERM",
        NumberSetting{&C::drain_grace_seconds, 0, 86'400}},
+  };
+}
 
+std::vector<Setting> MemoryAndOtherSettings() {
+  using C = ServerConfig;
+  return {
       {"--device-memory", "device_memory_bytes", "Memory", "SIZE", "for KV blocks",
        NumberSetting{&C::device_memory_bytes, kMiB, uint64_t{1} << 46, "fits the machine",
                      Unit::kBytes}},
 
+      {"--host-memory", "host_memory_bytes", "Memory", "SIZE",
+       "for KV blocks that leave the device, in the host's memory",
+       NumberSetting{&C::host_memory_bytes, kMiB, uint64_t{1} << 46, "none", Unit::kBytes}},
+      {"--host-blocks", "host_blocks", "Memory", "HOW",
+       "how blocks in the host's memory are used: in-place, where the device can, or copied",
+       TextSetting{&C::host_blocks, {"in-place", "copied"}}},
+
       {"--disk-dir", "disk_dir", "Disk", "DIR",
-       "where sessions are kept from one start to the next; made when it is missing",
+       "where sessions, and KV blocks that leave memory, are kept from one start to the next; made "
+       "when it is missing",
        TextSetting{&C::disk_dir}},
       {"--durability", "durability", "Disk", "LEVEL",
        "what a session's change survives once it is answered: sync (a loss of power), os (the "
-       "death "
-       "of the process) or none (sessions end with the process)",
+       "death of the process) or none (sessions end with the process)",
        TextSetting{&C::durability, {"sync", "os", "none"}}},
+      {"--disk-memory", "disk_memory_bytes", "Disk", "SIZE",
+       "for KV blocks below --disk-dir; never exceeded",
+       NumberSetting{&C::disk_memory_bytes, 16 * kMiB, uint64_t{1} << 50, "fits the disk",
+                     Unit::kBytes}},
+      {"--disk-bandwidth-limit", "disk_bandwidth_limit", "Disk", "SIZE/s",
+       "reads and writes of KV blocks together",
+       NumberSetting{&C::disk_bandwidth_limit, 64u << 10, uint64_t{1} << 40, "none",
+                     Unit::kBytesPerSecond}},
 
       {"--threads", "threads", "Scheduling", "N", "compute threads",
        NumberSetting{&C::threads, 1, 256, "one a core"}},
@@ -119,18 +139,26 @@ const std::vector<Setting>& Settings() {
       {"--trace", "trace_file", "Observability", "FILE",
        "write a timeline of every step in Chrome's trace format", TextSetting{&C::trace_file}},
   };
+}
+
+const std::vector<Setting>& Settings() {
+  static const std::vector<Setting> kSettings = [] {
+    std::vector<Setting> settings = ComputeAndNetworkSettings();
+    for (Setting& setting : MemoryAndOtherSettings()) settings.push_back(std::move(setting));
+    return settings;
+  }();
   return kSettings;
 }
 
 std::string FormatNumber(uint64_t value, Unit unit) {
   constexpr std::array kSuffixes = {"", "KiB", "MiB", "GiB", "TiB"};
   size_t scale = 0;
-  while (unit == Unit::kBytes && value >= 1024 && value % 1024 == 0 &&
+  while (unit != Unit::kNone && value >= 1024 && value % 1024 == 0 &&
          scale + 1 < kSuffixes.size()) {
     value /= 1024;
     ++scale;
   }
-  return std::to_string(value) + kSuffixes[scale];
+  return std::to_string(value) + kSuffixes[scale] + (unit == Unit::kBytesPerSecond ? "/s" : "");
 }
 
 Status Assign(const NumberSetting& setting, const std::string& name, uint64_t value,
@@ -173,7 +201,10 @@ Status AssignFlag(const Setting& setting, const std::string& text, ServerConfig&
     return Assign(*string, setting.flag, text, config);
   }
   const auto& number = std::get<NumberSetting>(setting.value);
-  const Result<uint64_t> value = number.unit == Unit::kBytes ? ParseSize(text) : ParseNumber(text);
+  std::string_view amount = text;
+  if (number.unit == Unit::kBytesPerSecond && amount.ends_with("/s")) amount.remove_suffix(2);
+  const Result<uint64_t> value =
+      number.unit == Unit::kNone ? ParseNumber(amount) : ParseSize(amount);
   if (!value.ok()) {
     return InvalidArgument(std::string(setting.flag) + ": " + value.status().message() + ", is \"" +
                            text + "\"");

@@ -30,7 +30,12 @@ struct ServerConfig {
   uint64_t stream_interval_ms = 20;
   uint64_t drain_grace_seconds = 30;
 
-  uint64_t device_memory_bytes = 0;  // 0: fits the machine
+  uint64_t device_memory_bytes = 0;      // 0: fits the machine
+  uint64_t host_memory_bytes = 0;        // 0: no host tier
+  std::string host_blocks = "in-place";  // or "copied"
+
+  uint64_t disk_memory_bytes = 0;     // 0: fits the disk
+  uint64_t disk_bandwidth_limit = 0;  // bytes a second; 0: none
 
   std::string disk_dir;             // empty: nothing outlives the process
   std::string durability = "sync";  // or "os" or "none"

@@ -25,8 +25,7 @@ class Player {
     }
     while (!ready_.empty() || !running_.empty() || leaving_count_ > 0) {
       const bool idle = running_.empty() && leaving_count_ == 0;
-      const bool start =
-          !ready_.empty() && (running_.empty() || (!alone_ && rng_.Chance(0.3)));
+      const bool start = !ready_.empty() && (running_.empty() || (!alone_ && rng_.Chance(0.3)));
       if (idle && rng_.Chance(engine_.restart_chance)) {
         Restart();
       } else if (start) {

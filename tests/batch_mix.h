@@ -21,10 +21,10 @@ struct MixOperation {
   std::vector<uint32_t> content;
   uint32_t max_tokens = 0;
   SamplingParams sampling;
-  int64_t keep = 0;        // kTruncate, kFork: tokens
-  std::string new_id;      // kFork
+  int64_t keep = 0;           // kTruncate, kFork: tokens
+  std::string new_id;         // kFork
   Tier tier = Tier::kAbsent;  // kSuspend: how far down; a lone run is not suspended
-  uint32_t cancel_at = 0;  // kDecode: cancelled after so many steps; 0: not
+  uint32_t cancel_at = 0;     // kDecode: cancelled after so many steps; 0: not
 };
 
 using MixScript = std::map<std::string, std::vector<MixOperation>>;

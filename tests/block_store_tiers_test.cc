@@ -1,7 +1,7 @@
 // Random histories of contexts over a device pool, a host pool and a disk that answers late, out of
 // order and sometimes wrong, with restarts. Whatever a Hold offers as ready has the bytes of its
-// tokens; the store's laws hold after each operation; nothing is left when it ends. One seed replays
-// one history.
+// tokens; the store's laws hold after each operation; nothing is left when it ends. One seed
+// replays one history.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,9 +45,7 @@ struct Run {
 class History {
  public:
   explicit History(const Setup& setup)
-      : setup_(setup),
-        rng_(setup.seed),
-        device_(1 << 24, setup.seed) {
+      : setup_(setup), rng_(setup.seed), device_(1 << 24, setup.seed) {
     Open();
   }
   ~History() {
@@ -231,7 +229,8 @@ class History {
       Hold& hold = run.holds[run.next];
       const size_t begin = run.next * kBlockTokens;
       const auto own =
-          std::span(run.tokens).subspan(begin, std::min<size_t>(kBlockTokens, run.tokens.size() - begin));
+          std::span(run.tokens)
+              .subspan(begin, std::min<size_t>(kBlockTokens, run.tokens.size() - begin));
       if (hold.is_lost()) {
         ++lost_;
         Result<std::vector<Hold>> fresh = store_->Reserve(1);
@@ -255,7 +254,9 @@ class History {
     if (begin + kBlockTokens > run.tokens.size()) return true;
     return !run.holds[block].is_sealed();
   }
-  BlockKey Parent(const Run& run) const { return run.next == 0 ? root_ : run.holds[run.next - 1].key(); }
+  BlockKey Parent(const Run& run) const {
+    return run.next == 0 ? root_ : run.holds[run.next - 1].key();
+  }
 
   void Forget(const Run& run) {
     std::erase_if(runs_, [&](const Run& other) { return &other == &run; });
@@ -327,18 +328,17 @@ TEST_P(BlockStoreTiersTest, RandomHistory) {
   EXPECT_EQ(history.totals().promotions > 20, setup.host_blocks > 0 && !setup.in_place);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, BlockStoreTiersTest,
-    testing::Values(Setup{"Disk", 1, 16, 0, true, 100, 0},
-                    Setup{"HostInPlace", 2, 8, 8, true, 0, 0},
-                    Setup{"HostCopied", 3, 16, 12, false, 0, 0},
-                    Setup{"AllInPlace", 4, 8, 8, true, 100, 0},
-                    Setup{"AllCopied", 5, 16, 8, false, 100, 0},
-                    Setup{"SmallDisk", 6, 12, 4, true, 24, 0},
-                    Setup{"FaultyInPlace", 7, 8, 6, true, 60, 0.1},
-                    Setup{"FaultyCopied", 8, 14, 6, false, 60, 0.1},
-                    Setup{"FaultyDisk", 9, 14, 0, true, 40, 0.3}),
-    [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(All, BlockStoreTiersTest,
+                         testing::Values(Setup{"Disk", 1, 16, 0, true, 100, 0},
+                                         Setup{"HostInPlace", 2, 8, 8, true, 0, 0},
+                                         Setup{"HostCopied", 3, 16, 12, false, 0, 0},
+                                         Setup{"AllInPlace", 4, 8, 8, true, 100, 0},
+                                         Setup{"AllCopied", 5, 16, 8, false, 100, 0},
+                                         Setup{"SmallDisk", 6, 12, 4, true, 24, 0},
+                                         Setup{"FaultyInPlace", 7, 8, 6, true, 60, 0.1},
+                                         Setup{"FaultyCopied", 8, 14, 6, false, 60, 0.1},
+                                         Setup{"FaultyDisk", 9, 14, 0, true, 40, 0.3}),
+                         [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace
 }  // namespace cairn

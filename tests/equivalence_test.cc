@@ -1,5 +1,5 @@
-// The equivalence law: whatever the tiers, the sizes of their pools, suspensions, restarts, faults of
-// the disk, the mix of streams and the number of threads, the tokens and block bytes of every
+// The equivalence law: whatever the tiers, the sizes of their pools, suspensions, restarts, faults
+// of the disk, the mix of streams and the number of threads, the tokens and block bytes of every
 // session equal those of an uninterrupted lone run with everything on the device. One history, one
 // seed: --gtest_filter names it.
 #include <gtest/gtest.h>
@@ -24,10 +24,11 @@ constexpr int kHistoriesPerShard = 50;
 // A busy engine over tiers of random size and a disk with random faults.
 class TieredWorld {
  public:
-  TieredWorld(Rng& rng, const MixScript& script, const TinyModelOptions& model) : seed_(rng.Next()) {
+  TieredWorld(Rng& rng, const MixScript& script, const TinyModelOptions& model)
+      : seed_(rng.Next()) {
     const uint32_t largest = LargestContextBlocks(script);
     options_.model = model;
-    options_.threads = 1u << rng.Below(3);
+    options_.threads = rng.Chance(0.1) ? 4 : 1 + static_cast<uint32_t>(rng.Below(2));
     options_.prefill_chunk = static_cast<uint32_t>(16 + rng.Below(80));
     options_.concurrent_max = static_cast<uint32_t>(2 + rng.Below(8));
     const bool has_host = rng.Chance(0.7);

@@ -1,7 +1,7 @@
-// A disk tier in memory, whose every answer comes late, in any order, and sometimes wrong, as a seed
-// says. FakeDisk is what outlives the store. It watches its caller: what is being written must not
-// change before it is written, and what is being read into must not be touched.
-// Threads: one at a time.
+// A disk tier in memory, whose every answer comes late, in any order, and sometimes wrong, as a
+// seed says. FakeDisk is what outlives the store. It watches its caller: what is being written must
+// not change before it is written, and what is being read into must not be touched. Threads: one at
+// a time.
 #pragma once
 
 #include <cstddef>
