@@ -217,6 +217,8 @@ struct TierStats {
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
   int64_t evictions = 0;
+  double bandwidth = 0;                 // bytes a second, as measured lately; 0: not yet
+  std::chrono::nanoseconds latency{0};  // of one block
 };
 struct EngineStats {
   std::vector<TierStats> tiers;

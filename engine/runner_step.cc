@@ -11,6 +11,7 @@ namespace cairn {
 bool Runner::Step() {
   const Clock::Monotonic begin = clock_.Now();
   store_.Poll();
+  store_.WriteBack();
   const bool replayed = ReplaySome();
   ReleaseLongPaused();
   SettleRestoring();
@@ -26,8 +27,6 @@ bool Runner::Step() {
   const Clock::Monotonic committed = clock_.Now();
   EndRound();
   const Clock::Monotonic delivered = clock_.Now();
-
-  store_.WriteBack();
 
   ++counts_.steps;
   counts_.step_time += delivered - begin;

@@ -81,7 +81,7 @@ struct BlockStoreStats {
   uint32_t hot = 0;  // sealed and resident
   uint32_t held_hot = 0;
   uint32_t busy = 0;       // not held, but a move reads it
-  uint32_t evictable = 0;  // the rest: of these a copy lies further down, or none does
+  uint32_t evictable = 0;  // the rest: tails and those with a copy further down, or the others
   uint32_t clean = 0;
   uint32_t dirty = 0;
   uint32_t in_flight = 0;  // slots that moves write
@@ -258,6 +258,7 @@ class BlockStore {
   friend class Hold;
   // What a block is to the accounts of slots.
   enum class Standing : uint8_t { kFilling, kHeld, kBusy, kClean, kDirty, kCold, kCount };
+  enum class Idle : uint8_t { kAll, kClean, kDirty };
   struct Place {
     Tier tier = Tier::kAbsent;
     SlotId slot;
@@ -303,6 +304,7 @@ class BlockStore {
   uint32_t& Tally(Standing standing) { return tally_[static_cast<size_t>(standing)]; }
   uint32_t evictable_count() const { return Count(Standing::kClean) + Count(Standing::kDirty); }
   uint32_t free_count() const;
+  bool has_lower_tier() const { return disk_ || (host_pool_ && !host_in_place_); }
   bool IsEvictable(BlockId id) const;
   bool IsResident(const BlockMeta& meta) const;
   bool IsAbsent(const BlockMeta& meta) const;
@@ -331,7 +333,7 @@ class BlockStore {
   void EndHold(BlockId id);
   void MakeRoom(uint32_t need);
   bool MakeHostRoom(uint64_t use_order);
-  std::vector<BlockId> RankIdle(uint32_t count, bool dirty_only) const;
+  std::vector<BlockId> RankIdle(uint32_t count, Idle kind) const;
   void Evict(BlockId id);
   bool Drop(BlockId id);
   bool DropCopy(BlockId id, Tier tier);

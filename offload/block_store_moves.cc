@@ -13,8 +13,9 @@ namespace cairn {
 namespace {
 
 // Of the slots, the share that is kept such that it can be had without a loss.
-constexpr uint32_t kLosslessShare = 16;
+constexpr uint32_t kLosslessShare = 4;
 constexpr std::chrono::milliseconds kWriteBackInterval{20};
+constexpr uint32_t kWriteBackMax = 32;  // blocks at a time
 
 }  // namespace
 
@@ -109,7 +110,7 @@ bool BlockStore::AwaitsRoom(uint32_t count) {
   if (!may_spill && !may_demote) return false;
   uint32_t leaving = LeavingCount();
   if (leaving < count) {
-    for (const BlockId id : RankIdle(count - leaving, /*dirty_only=*/true)) {
+    for (const BlockId id : RankIdle(count - leaving, Idle::kDirty)) {
       leaving += BeginCopyBelow(id);
     }
   }
@@ -136,14 +137,15 @@ bool BlockStore::BeginCopyBelow(BlockId id) {
 }
 
 void BlockStore::WriteBack() {
-  if (!disk_ && (host_in_place_ || !host_pool_)) return;
+  if (!has_lower_tier()) return;
   const Clock::Monotonic now = clock_.Now();
   if (now - last_write_back_ < kWriteBackInterval) return;
+  last_write_back_ = now;
   const uint32_t wanted = stats().capacity / kLosslessShare + 1;
   const uint32_t lossless = free_count() + Count(Standing::kClean) + Count(Standing::kBusy);
-  if (lossless >= wanted) return;
-  last_write_back_ = now;
-  for (const BlockId id : RankIdle(wanted - lossless, /*dirty_only=*/true)) BeginCopyBelow(id);
+  if (lossless >= wanted || Count(Standing::kDirty) == 0) return;
+  const uint32_t count = std::min(wanted - lossless, kWriteBackMax);
+  for (const BlockId id : RankIdle(count, Idle::kDirty)) BeginCopyBelow(id);
 }
 
 void BlockStore::Suspend(const BlockKey& root, std::span<const uint32_t> tokens, Tier tier,
@@ -158,9 +160,8 @@ void BlockStore::Suspend(const BlockKey& root, std::span<const uint32_t> tokens,
 }
 
 void BlockStore::SpillAll(std::function<void()> done) {
-  std::vector<BlockId> ids =
-      disk_ ? RankIdle(static_cast<uint32_t>(blocks_.size()), /*dirty_only=*/true)
-            : std::vector<BlockId>();
+  std::vector<BlockId> ids = disk_ ? RankIdle(static_cast<uint32_t>(blocks_.size()), Idle::kDirty)
+                                   : std::vector<BlockId>();
   std::ranges::reverse(ids);
   DepartAll(std::move(ids), Tier::kDevice, std::move(done));
 }

@@ -55,7 +55,9 @@ BlockStore::Standing BlockStore::StandingOf(const BlockMeta& meta) const {
   if (!IsResident(meta)) return Standing::kCold;
   if (meta.hold_count > 0) return Standing::kHeld;
   if (meta.store.valid()) return Standing::kBusy;
-  return HasLowerCopy(meta) ? Standing::kClean : Standing::kDirty;
+  // A tail is computed again in a pass that is due anyway.
+  const bool is_tail = !meta.tail_tokens.empty();
+  return is_tail || HasLowerCopy(meta) ? Standing::kClean : Standing::kDirty;
 }
 
 bool BlockStore::IsEvictable(BlockId id) const {
@@ -128,15 +130,16 @@ void BlockStore::EndHold(BlockId id) {
   FreeIfGone(id);
 }
 
-// Evicts `need` blocks; there are so many evictable ones.
+// Evicts `need` blocks; there are so many evictable ones. Those that lose nothing go before all
+// others: a block is worth writing down before it is lost, and that takes until WriteBack or
+// AwaitsRoom has seen to it.
 void BlockStore::MakeRoom(uint32_t need) {
   CHECK(need <= evictable_count());
   while (need > 0) {
     if (victims_.empty()) {
       const uint32_t count = std::max(need, stats().capacity / kRankedShare);
-      for (const BlockId id : RankIdle(count, /*dirty_only=*/false)) {
-        victims_.push_back({id, At(id).use_order});
-      }
+      const Idle kind = has_lower_tier() && Count(Standing::kClean) > 0 ? Idle::kClean : Idle::kAll;
+      for (const BlockId id : RankIdle(count, kind)) victims_.push_back({id, At(id).use_order});
       std::ranges::reverse(victims_);
     }
     const Victim victim = victims_.back();
@@ -149,23 +152,21 @@ void BlockStore::MakeRoom(uint32_t need) {
   }
 }
 
-// The `count` evictable blocks of least worth, least first; or only those that a copy further down
-// would make clean.
-std::vector<BlockId> BlockStore::RankIdle(uint32_t count, bool dirty_only) const {
+// The `count` evictable blocks of least worth, least first.
+std::vector<BlockId> BlockStore::RankIdle(uint32_t count, Idle kind) const {
   const Clock::Monotonic now = clock_.Now();
   std::vector<EvictionCandidate> view;
   for (uint32_t i = 0; i < blocks_.size(); ++i) {
     if (!blocks_[i]) continue;
     const BlockMeta& meta = *blocks_[i];
     const Standing standing = StandingOf(meta);
-    if (dirty_only ? standing != Standing::kDirty || !meta.tail_tokens.empty()
-                   : standing != Standing::kDirty && standing != Standing::kClean) {
-      continue;
-    }
+    const bool is_wanted = (standing == Standing::kClean && kind != Idle::kDirty) ||
+                           (standing == Standing::kDirty && kind != Idle::kClean);
+    if (!is_wanted) continue;
     view.push_back({.block = BlockId(i),
                     .first_position = meta.first_position,
                     .token_count = meta.token_count,
-                    .cost_share = standing == Standing::kClean ? kReloadShare : 1,
+                    .cost_share = HasLowerCopy(meta) ? kReloadShare : 1,
                     .priority = meta.priority,
                     .reused = meta.reused,
                     .idle = now - meta.last_use,

@@ -13,9 +13,13 @@ namespace {
 constexpr std::chrono::seconds kProbeInterval{1};
 constexpr uint64_t kCompactMin = 4;  // segments, below which dead records are left alone
 
-// Slow-moving, but a disk that turns slow shows within few orders.
+// Orders before which no price is trusted: the first ones meet cold caches.
+constexpr uint64_t kTrustedMin = 8;
+
+// Slow-moving, so that one slow order does not condemn the disk; one that turns ten times as slow
+// shows within eight orders.
 void Learn(std::chrono::nanoseconds& mean, std::chrono::nanoseconds sample) {
-  mean = mean.count() == 0 ? sample : (3 * mean + sample) / 4;
+  mean = mean.count() == 0 ? sample : (7 * mean + sample) / 8;
 }
 
 }  // namespace
@@ -48,17 +52,22 @@ void DiskTier::Adopt(RecordId record, BlockId block) {
   owner = block;
 }
 
-bool DiskTier::LoadPays() const {
-  return recompute_time_.count() == 0 || counts_.load_time <= recompute_time_;
-}
+bool DiskTier::LoadPays() const { return Pays(counts_.loads, counts_.load_time); }
 
 bool DiskTier::TakesLoads() const {
   if (hangs_ || !health_.is_up()) return false;
   return LoadPays() || clock_.Now() - last_load_ >= kProbeInterval;
 }
 
-bool DiskTier::SpillPays() const {
-  return !hangs_ && (recompute_time_.count() == 0 || counts_.spill_time <= recompute_time_);
+bool DiskTier::SpillPays() const { return !hangs_ && Pays(counts_.spills, counts_.spill_time); }
+
+bool DiskTier::Pays(uint64_t order_count, std::chrono::nanoseconds time) const {
+  if (recompute_time_.count() == 0) return true;
+  const SpillStats stats = store_->stats();
+  const std::chrono::nanoseconds limited(
+      stats.bandwidth_limit == 0 ? 0 : stats.record_bytes * 1'000'000'000 / stats.bandwidth_limit);
+  if (order_count < kTrustedMin) time = std::chrono::nanoseconds(0);
+  return std::max(time, limited) <= recompute_time_;
 }
 
 bool DiskTier::TakesSpills() const {

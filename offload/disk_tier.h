@@ -127,6 +127,7 @@ class DiskTier {
 
   Segment& SegmentOf(RecordId record);
   bool LoadPays() const;
+  bool Pays(uint64_t order_count, std::chrono::nanoseconds time) const;
   void Begin(MoveId move, const Order& order);
   bool HasRoomFor(uint64_t bytes) const;
   void OnRead(const SpillCompletion& completion, const Order& order, News& news);

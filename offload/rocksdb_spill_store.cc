@@ -228,6 +228,7 @@ SpillStats RocksdbSpillStore::stats() const {
   stats.used_bytes = ledger_.used_bytes();
   stats.segment_bytes = config_.segment_bytes;
   stats.record_bytes = record_bytes_;
+  stats.bandwidth_limit = config_.bandwidth_limit;
   stats.segment_count = ledger_.segment_count();
   stats.bytes_read = bytes_read_;
   stats.bytes_written = bytes_written_;

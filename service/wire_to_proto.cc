@@ -41,6 +41,8 @@ v1::TierStats ToProto(const TierStats& stats) {
   proto.set_bytes_read(stats.bytes_read);
   proto.set_bytes_written(stats.bytes_written);
   proto.set_evictions(stats.evictions);
+  proto.set_bandwidth_bytes_per_second(stats.bandwidth);
+  if (stats.latency.count() > 0) *proto.mutable_latency() = DurationToProto(stats.latency);
   return proto;
 }
 

@@ -169,6 +169,7 @@ std::string CacheStatsText(const v1::CacheStats& stats) {
         static_cast<long long>(tier.capacity_blocks()), static_cast<long long>(tier.held_blocks()),
         static_cast<long long>(tier.evictions()), Bytes(tier.bytes_read()).c_str(),
         Bytes(tier.bytes_written()).c_str());
+    if (tier.has_latency()) text += ", " + Milliseconds(tier.latency()) + " a block";
   }
   return text;
 }
