@@ -56,6 +56,7 @@ struct HarnessOptions {
   uint32_t host_blocks = 0;
   bool host_in_place = true;
   SpillOpener open_spill;
+  const Clock* clock = nullptr;  // null: the system's; outlives the harness
 };
 
 // Answers as the core does, after as many steps as it takes.
@@ -68,7 +69,8 @@ inline Result<SessionInfo> Suspend(EngineCore& core, const std::string& id, Tier
 
 class EngineHarness {
  public:
-  explicit EngineHarness(const HarnessOptions& options = {}) {
+  explicit EngineHarness(const HarnessOptions& options = {})
+      : clock_(options.clock != nullptr ? *options.clock : system_clock_) {
     std::string path = options.model_path;
     if (path.empty()) {
       path = scratch_.File("tiny.gguf");
@@ -168,7 +170,8 @@ class EngineHarness {
   }
 
   ScratchFolder scratch_;
-  SystemClock clock_;
+  SystemClock system_clock_;
+  const Clock& clock_;
   EngineConfig config_;
   Digest fingerprint_;
   BlockStore* blocks_ = nullptr;

@@ -28,7 +28,7 @@ class TieredWorld {
       : seed_(rng.Next()) {
     const uint32_t largest = LargestContextBlocks(script);
     options_.model = model;
-    options_.threads = rng.Chance(0.1) ? 4 : 1 + static_cast<uint32_t>(rng.Below(2));
+    options_.threads = rng.Chance(0.7) ? 1 : rng.Chance(0.8) ? 2 : 4;
     options_.prefill_chunk = static_cast<uint32_t>(16 + rng.Below(80));
     options_.concurrent_max = static_cast<uint32_t>(2 + rng.Below(8));
     const bool has_host = rng.Chance(0.7);

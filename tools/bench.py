@@ -18,10 +18,11 @@ import tempfile
 import time
 
 import bench_report
+import bench_tiers
 from bench_contestants import ROWS, BenchError, Cairn, llama_cpp, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = ["grpc", "durable", "start", "scaling", "threads", "roofline"]
+EXTRAS = ["grpc", "durable", "tiers", "start", "scaling", "threads", "roofline"]
 SCALING_CONTEXTS = (64, 256, 1024, 2048, 4096, 7800)
 SERVED = ((64, 1), (128, 8))  # context and streams
 SERVED_TOKENS = 256  # by each stream: the first and last ones are not all at the same time
@@ -173,8 +174,9 @@ def parse_arguments(arguments):
     names = [row.name for row in ROWS] + EXTRAS
     parser = argparse.ArgumentParser(
         prog="cairn bench", description="Measures Cairn beside llama.cpp and beside what the machine can do.",
-        epilog="rows: " + ", ".join(names) + ". `cairn bench --setup` builds llama.cpp first (10 to 20 minutes).")
+        epilog="rows: " + ", ".join(names) + ". `cairn bench tiers` measures that row. `cairn bench --setup` builds llama.cpp first (10 to 20 minutes).")
     parser.add_argument("--rows", default=",".join(names), metavar="NAME,...", help="only these, by name")
+    parser.add_argument("only", nargs="*", metavar="ROW", help="as --rows ROW,...")
     parser.add_argument("--alternations", type=int, default=5, metavar="N", help="turns of each (default 5)")
     parser.add_argument("--quick", action="store_true", help="one turn of each")
     parser.add_argument("--alone", action="store_true", help="without llama.cpp")
@@ -183,7 +185,7 @@ def parse_arguments(arguments):
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release", help=argparse.SUPPRESS)
     parser.add_argument("--cache", type=pathlib.Path, default=ROOT / ".cache", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    options.rows = [name for name in options.rows.split(",") if name]
+    options.rows = options.only or [name for name in options.rows.split(",") if name]
     for name in options.rows:
         if name not in names:
             parser.error(f"no row is called {name}; there are {', '.join(names)}")
@@ -217,6 +219,9 @@ def measure(options):
         report["grpc"] = measure_grpc(cairns, options.alternations)
     if "durable" in options.rows:
         report["durable"] = measure_durable(cairns, options.alternations)
+    if "tiers" in options.rows:
+        report["tiers"] = bench_tiers.measure(cairns[-1], options.cache / "llama.cpp",
+                                              models / "SmolLM2-135M-Instruct.Q4_0.gguf", repeat, options.alone, say)
     if "start" in options.rows:
         report["start"] = measure_start(cairns, options.alternations)
     if "scaling" in options.rows:
@@ -237,6 +242,8 @@ def show(report):
         print("\n" + bench_report.grpc_table(report["grpc"]))
     if "durable" in report:
         print("\n" + bench_report.durable_table(report["durable"]))
+    if "tiers" in report:
+        print("\n" + bench_tiers.table(report["tiers"]))
     if "start" in report:
         print("\n" + bench_report.start_table(report["start"]))
     if "scaling" in report:

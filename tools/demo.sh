@@ -49,20 +49,25 @@ same() {  # FILE FILE WHAT
   echo "=> $3 is the same, byte for byte ($(wc -c <"$1") bytes)."
 }
 
-say "1. The server starts, says what it serves and how much it can hold, and listens."
-echo "$ cairnd --listen 127.0.0.1:0"
-"$bin/cairnd" --listen 127.0.0.1:0 >"$work/server" 2>"$work/log" &
-server=$!
-waited=0
-until grep -q '^listening on ' "$work/server"; do
-  kill -0 "$server" 2>/dev/null || { cat "$work/log" >&2; exit 1; }
-  sleep 0.1
-  waited=$((waited + 1))
-  [ $((waited % 20)) -ne 0 ] || echo "preparing the model, $((waited / 10)) s" >&2
-done
+start_server() {
+  echo "$ cairnd --listen 127.0.0.1:0 --device-memory 192MiB --host-memory 192MiB --disk-dir DIR --disk-memory 1GiB"
+  "$bin/cairnd" --listen 127.0.0.1:0 --device-memory 192MiB --host-memory 192MiB --disk-dir "$work/data" \
+    --disk-memory 1GiB >"$work/server" 2>"$work/log" &
+  server=$!
+  waited=0
+  until grep -q '^listening on ' "$work/server"; do
+    kill -0 "$server" 2>/dev/null || { cat "$work/log" >&2; exit 1; }
+    sleep 0.1
+    waited=$((waited + 1))
+    [ $((waited % 20)) -ne 0 ] || echo "preparing the model, $((waited / 10)) s" >&2
+  done
+  address=$(sed -n 's/^listening on //p' "$work/server")
+  "$bin/cairnctl" --address "$address" health --wait 30 >/dev/null
+}
+
+say "1. The server starts, says what it serves and how much each tier can hold, and listens."
+start_server
 cat "$work/server"
-address=$(sed -n 's/^listening on //p' "$work/server")
-"$bin/cairnctl" --address "$address" health --wait 30 >/dev/null
 
 say "2. A session is a conversation that the server keeps: tokens, sampling, and the KV cache of what was read."
 ctl_showing "name|tokens" session create demo -m "system:You are a helpful guide. Answer in two sentences." --temperature 0
@@ -99,11 +104,34 @@ ctl cache clear
 ctl session decode demo -n 48
 same "$work/whole" "$work/out" "The answer"
 
-say "9. What the server did."
+say "9. A long document is read once. That takes a while: every token of it is new."
+cat README.md CONTRIBUTING.md docs/ARCHITECTURE.md | head -c 20000 >"$work/document"
+ctl_showing "name" session create reader
+begin=$(date +%s%N)
+"$bin/cairnctl" --address "$address" session append reader - <"$work/document" >"$work/out"
+ctl session decode reader -n 1
+read_ms=$((($(date +%s%N) - begin) / 1000000))
+
+say "10. The session is suspended to disk, and the server is killed without a warning and started again."
+ctl_showing "KV on" session suspend reader --tier disk
+echo "$ kill -9 SERVER"
+kill -KILL "$server"
+wait "$server" 2>/dev/null || true
+start_server
+grep -E '^(disk|sessions) ' "$work/server"
+ctl session list
+
+say "11. The session answers. Its blocks come from the disk; only what is new is computed."
+ctl session decode reader -m "user:What is this text about?" -n 24
+"$bin/cairnctl" --address "$address" --json session decode reader -m "user:Thanks." -n 1 >/dev/null
+disk=$(sed -n 's/.*[ (]\([0-9,]*\) disk.*/\1/p' "$work/usage")
+echo "=> ${disk:-its} tokens came from the disk; reading the document had taken $read_ms ms."
+
+say "12. What the server did."
 ctl session list
 ctl cache stats
 
-say "10. SIGTERM: the server finishes what runs, and ends."
+say "13. SIGTERM: the server finishes what runs, and ends."
 kill "$server"
 status=0
 wait "$server" || status=$?

@@ -40,6 +40,9 @@ struct FakeSpillOptions {
   double corruption = 0;
   double write_error = 0;
   bool hangs = false;  // nothing is answered, and nothing can be cancelled
+  std::chrono::nanoseconds operation_time{700'000};  // as it says of each
+  uint64_t fails_every =
+      0;  // of so many reads one fails, with an error or a wrong checksum in turn
 };
 
 class FakeSpillStore final : public SpillStore {
@@ -111,6 +114,7 @@ class FakeSpillStore final : public SpillStore {
             .segment_count = disk_.segments.size()};
   }
 
+  uint64_t failed_count() const { return failed_count_; }
   bool is_idle() const { return reads_.empty() && writes_.empty() && retirements_.empty(); }
 
  private:
@@ -143,7 +147,7 @@ class FakeSpillStore final : public SpillStore {
       writes_.pop_front();
       const auto now = pending.order.payload;
       CHECK(std::memcmp(now.data(), pending.payload.data(), now.size()) == 0);
-      SpillCompletion done{.ticket = pending.order.ticket, .time = std::chrono::microseconds(700)};
+      SpillCompletion done{.ticket = pending.order.ticket, .time = options.operation_time};
       if (fails) {
         done.status = Status(Code::kUnavailable, "the disk is full");
       } else {
@@ -169,10 +173,14 @@ class FakeSpillStore final : public SpillStore {
     SpillRead order = std::move(reads_[index]);
     reads_.erase(reads_.begin() + static_cast<ptrdiff_t>(index));
     for (const std::byte byte : order.payload) CHECK(byte == static_cast<std::byte>(kReading));
-    SpillCompletion done{.ticket = order.ticket, .time = std::chrono::microseconds(700)};
+    SpillCompletion done{.ticket = order.ticket, .time = options.operation_time};
     const FakeDisk::Record* record = Find(order.record);
     if (record == nullptr) {
       done.status = NotFound("no such record");
+    } else if (options.fails_every > 0 && ++read_count_ % options.fails_every == 0) {
+      const bool is_damaged = ++failed_count_ % 2 == 0;
+      done.status = is_damaged ? Status(Code::kDataLoss, "the checksum is wrong")
+                               : Status(Code::kUnavailable, "input/output error");
     } else if (rng_.Chance(options.corruption)) {
       order.payload[rng_.Below(order.payload.size())] ^= std::byte{1};
       done.status = Status(Code::kDataLoss, "the checksum is wrong");
@@ -215,6 +223,8 @@ class FakeSpillStore final : public SpillStore {
   std::vector<SpillRead> reads_;
   std::vector<SpillRetire> retirements_;
   std::vector<SpillCompletion> done_;
+  uint64_t read_count_ = 0;
+  uint64_t failed_count_ = 0;  // reads that fails_every failed
 };
 
 }  // namespace cairn
