@@ -142,10 +142,14 @@ Result<Done> EngineCore::DeleteSession(const std::string& id) {
   if (const Sequence* sequence = runner_.FindBySession(id)) {
     runner_.Cancel(sequence->id, Aborted("session " + Quoted(id) + " was deleted"));
   }
-  const Session& session = **sessions_.Find(id);
-  const BlockKey root = RootFor(session.cache_salt);
-  const std::vector<uint32_t> tokens = session.tokens;
-  const size_t shared_count = sessions_.SharedPrefix(session);
+  const Result<const Session*> found = sessions_.Find(id);
+  if (!found.ok()) {  // unknown, or set aside since it is damaged
+    RETURN_IF_ERROR(sessions_.Delete(id));
+    return Done();
+  }
+  const BlockKey root = RootFor((*found)->cache_salt);
+  const std::vector<uint32_t> tokens = (*found)->tokens;
+  const size_t shared_count = sessions_.SharedPrefix(**found);
   RETURN_IF_ERROR(sessions_.Delete(id));
   runner_.Unpin(id);
   parts_.blocks->DropOwn(

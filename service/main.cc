@@ -91,21 +91,36 @@ Result<std::unique_ptr<DataDirectory>> OpenDirectory(const ServerConfig& config)
   return DataDirectory::Open(config.disk_dir);
 }
 
-// Half of what the file system has left, and at most kDiskMemoryMax: a cache need not be larger to
-// hold some thousand sessions, and whoever wants more says so.
+// Half of what the file system has left beside the blocks that are there, and at most 64 GiB: a
+// cache need not be larger to hold some thousand sessions, and whoever wants more says so.
 uint64_t FittingDiskMemory(const std::string& path) {
   constexpr uint64_t kDiskMemoryMax = uint64_t{64} << 30;
   std::error_code error;
-  const std::filesystem::space_info space = std::filesystem::space(path, error);
-  return error ? 0 : std::min<uint64_t>(space.available / 2, kDiskMemoryMax);
+  uint64_t bytes = std::filesystem::space(path, error).available;
+  if (error) return 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error)) {
+    std::error_code not_a_file;
+    const uint64_t size = entry.file_size(not_a_file);
+    if (!not_a_file) bytes += size;
+  }
+  return std::min(bytes / 2, kDiskMemoryMax);
 }
 
-// The disk tier below the directory, for a model that is not known yet.
+// The disk tier below the directory, for a model that is not known yet. Empty when the disk is so
+// full that a cache would be in the way of the sessions.
 SpillOpener OpenBlocksIn(const DataDirectory& directory, const ServerConfig& config) {
+  constexpr uint64_t kDiskMemoryMin = uint64_t{64} << 20;
   SpillStoreConfig spill{.directory = directory.blocks_path(),
                          .quota_bytes = config.disk_memory_bytes,
                          .bandwidth_limit = config.disk_bandwidth_limit};
-  if (spill.quota_bytes == 0) spill.quota_bytes = FittingDiskMemory(spill.directory);
+  if (spill.quota_bytes == 0) {
+    spill.quota_bytes = FittingDiskMemory(spill.directory);
+    if (spill.quota_bytes < kDiskMemoryMin) {
+      LogWarning("no disk tier: " + spill.directory +
+                 " has too little room; --disk-memory forces one");
+      return nullptr;
+    }
+  }
   return [spill](const Digest& fingerprint, const KvLayout& layout, std::function<void()> wake) {
     return OpenSpillStore(spill, fingerprint, layout, std::move(wake));
   };
