@@ -94,6 +94,11 @@ class ManifestTest(unittest.TestCase):
                          "a volume's root may have files of the file system, and is then not taken for ours")
         self.assertEqual({name for name, mount in self.mounts.items() if not mount.get("readOnly")}, claims)
 
+    def test_claim_holds_the_disk_tier(self):
+        [claim] = self.set["volumeClaimTemplates"]
+        size = quantity(claim["spec"]["resources"]["requests"]["storage"])
+        self.assertGreaterEqual(size, self.config.disk_memory_bytes + (2 << 30))
+
     def test_memory_holds_weights_and_pools(self):
         resources = self.container["resources"]
         self.assertEqual(resources["requests"], resources["limits"])
