@@ -149,6 +149,21 @@ Status CheckOptions(const LoadOptions& options) {
   return Status();
 }
 
+// Memory that is promised and not there would end the process later, in the middle of its work.
+Status CheckFits(const OffloadConfig& offload, const KvLayout& layout, const DeviceInfo& device) {
+  uint64_t most = device.memory_bytes;
+  uint64_t limit = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) most = std::min(most, limit);
+  const auto check = [&](const char* flag, const char* what, uint64_t blocks) {
+    if (blocks <= most / layout.block_bytes()) return Status();
+    return InvalidField(flag, std::string(what) + " " + Grouped(blocks * layout.block_bytes()) +
+                                  " bytes; this process may have " + Grouped(most));
+  };
+  RETURN_IF_ERROR(check("--device-memory", "takes", offload.device_blocks_max));
+  return check("--host-memory", "takes, with --device-memory,",
+               uint64_t{offload.device_blocks_max} + offload.host_blocks_max);
+}
+
 Result<std::unique_ptr<BlockStore>> OpenBlocks(const LoadOptions& options,
                                                const EngineConfig& config,
                                                const Digest& fingerprint, Model& model,
@@ -159,6 +174,7 @@ Result<std::unique_ptr<BlockStore>> OpenBlocks(const LoadOptions& options,
                            .verify_duplicates = options.verify_duplicate_blocks};
   ASSIGN_OR_RETURN(offload.device_blocks_max, PoolBlocks(options, layout, config));
   ASSIGN_OR_RETURN(offload.host_blocks_max, HostBlocks(options, layout));
+  RETURN_IF_ERROR(CheckFits(offload, layout, model.device().info()));
   std::unique_ptr<SpillStore> spill;
   if (options.open_spill) {
     ASSIGN_OR_RETURN(

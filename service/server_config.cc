@@ -295,6 +295,22 @@ void DefineFlags(CLI::App& app, std::vector<std::optional<std::string>>& given,
   app.set_version_flag("--version", kVersionText, "print the version and exit")->group("General");
 }
 
+// What the settings have to do with each other.
+Status CheckTogether(const ServerConfig& config) {
+  if (config.request_memory_bytes < config.message_bytes_max) {
+    return InvalidArgument("--request-memory: must be at least --message-size-max (" +
+                           FormatNumber(config.message_bytes_max, Unit::kBytes) + "), is " +
+                           FormatNumber(config.request_memory_bytes, Unit::kBytes));
+  }
+  if (config.disk_dir.empty() && config.disk_memory_bytes > 0) {
+    return InvalidArgument("--disk-memory: has no place without --disk-dir");
+  }
+  if (config.disk_dir.empty() && config.disk_bandwidth_limit > 0) {
+    return InvalidArgument("--disk-bandwidth-limit: limits nothing without --disk-dir");
+  }
+  return Status();
+}
+
 }  // namespace
 
 Result<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
@@ -324,11 +340,7 @@ Result<CommandLine> ParseCommandLine(int argc, const char* const* argv) {
   for (size_t i = 0; i < given.size(); ++i) {
     if (given[i]) RETURN_IF_ERROR(AssignFlag(Settings()[i], *given[i], line.config));
   }
-  if (line.config.request_memory_bytes < line.config.message_bytes_max) {
-    return InvalidArgument("--request-memory: must be at least --message-size-max (" +
-                           FormatNumber(line.config.message_bytes_max, Unit::kBytes) + "), is " +
-                           FormatNumber(line.config.request_memory_bytes, Unit::kBytes));
-  }
+  RETURN_IF_ERROR(CheckTogether(line.config));
   return line;
 }
 
