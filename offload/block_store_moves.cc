@@ -115,7 +115,9 @@ bool BlockStore::AwaitsRoom(uint32_t count) {
     }
   }
   if (leaving > 0 && disk_) disk_->Close();  // somebody waits for what was written
-  return leaving > 0;
+  // Without room on the disk nothing leaves until a segment is gone.
+  const bool room_comes = may_spill && disk_->makes_room() && Count(Standing::kDirty) > 0;
+  return leaving > 0 || room_comes;
 }
 
 // Idle blocks that will be clean once a move is over.

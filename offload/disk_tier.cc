@@ -81,7 +81,7 @@ bool DiskTier::HasRoomFor(uint64_t bytes) const {
 }
 
 void DiskTier::Begin(MoveId move, const Order& order) {
-  if (orders_.empty()) last_progress_ = clock_.Now();
+  if (orders_.empty() && !retiring_) last_progress_ = clock_.Now();
   health_.OnOrder();
   CHECK(orders_.emplace(move, order).second);
 }
@@ -219,7 +219,8 @@ void DiskTier::OnRetired(const SpillCompletion& completion, News& news) {
 // Nothing has ended for too long. Whoever waits goes on without; what the disk still reads into or
 // from stays untouched until it answers.
 void DiskTier::GiveUpWhatHangs(News& news) {
-  if (hangs_ || orders_.empty() || clock_.Now() - last_progress_ < kPatience) return;
+  const bool is_waiting = !orders_.empty() || retiring_;
+  if (hangs_ || !is_waiting || clock_.Now() - last_progress_ < kPatience) return;
   hangs_ = true;
   LogWarning("disk tier: no answer for " + std::to_string(kPatience.count()) +
              " s; it is left alone until it answers");
@@ -284,6 +285,7 @@ std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
 
 void DiskTier::Retire(MoveId move, const Candidate& candidate, const std::vector<RecordId>& keep) {
   CHECK(!retiring_ && keep.size() <= candidate.keep_max);
+  if (orders_.empty()) last_progress_ = clock_.Now();
   Segment& segment = segments_.at(candidate.segment);
   Retiring retiring{.move = move};
   for (const RecordId record : keep) {
