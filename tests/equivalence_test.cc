@@ -14,12 +14,12 @@
 namespace cairn {
 namespace {
 
-constexpr int kShards = 10;
 #ifdef CAIRN_SANITIZED
-constexpr int kHistoriesPerShard = 5;
+constexpr int kShards = 2;
 #else
-constexpr int kHistoriesPerShard = 50;
+constexpr int kShards = 10;
 #endif
+constexpr int kHistoriesPerShard = 50;
 
 // A busy engine over tiers of random size and a disk with random faults.
 class TieredWorld {
