@@ -198,6 +198,7 @@ std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32
   const size_t block_count = tokens.size() / layout_.block_tokens;
   const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
   std::vector<BlockId> ids;
+  ids.reserve(path.size());
   for (const PrefixIndex::Entry* entry : path) ids.push_back(entry->block);
   std::vector<Hold> holds(ids.size());
   const auto hold = [&](size_t i) {

@@ -165,7 +165,7 @@ void BlockStore::SpillAll(std::function<void()> done) {
   std::vector<BlockId> ids = disk_ ? RankIdle(static_cast<uint32_t>(blocks_.size()), Idle::kDirty)
                                    : std::vector<BlockId>();
   std::ranges::reverse(ids);
-  DepartAll(std::move(ids), Tier::kDevice, std::move(done));
+  DepartAll(ids, Tier::kDevice, std::move(done));
 }
 
 void BlockStore::DepartAll(const std::vector<BlockId>& ids, Tier tier, std::function<void()> done) {
