@@ -25,7 +25,8 @@
 
 namespace cairn {
 
-inline constexpr int kSpillReadThreads = 2;
+// Two keep the disk busy while the third verifies what it has read.
+inline constexpr int kSpillReadThreads = 3;
 
 struct SpillStoreConfig {
   std::string directory;  // DataDirectory::blocks_path()
