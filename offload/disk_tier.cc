@@ -256,7 +256,7 @@ void DiskTier::CancelLoadsThatDoNotPay(News& news) {
 }
 
 std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
-  if (retiring_ || hangs_ || segments_.empty()) return std::nullopt;
+  if (retiring_ || hangs_) return std::nullopt;
   const SpillStats stats = store_->stats();
   const auto candidate = [](const auto& entry, size_t keep_max, bool keeps_all) {
     Candidate out{.segment = entry.first, .keep_max = keep_max, .keeps_all = keeps_all};
@@ -269,8 +269,11 @@ std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
     dead += entry.second.written_count - entry.second.records.size();
   }
   if (!HasRoomFor(stats.segment_bytes + stats.record_bytes)) {
-    const auto& oldest = *segments_.begin();
-    return candidate(oldest, oldest.second.written_count / 2, false);
+    const SegmentId oldest = store_->OldestSegment();
+    if (!oldest.valid()) return std::nullopt;
+    const auto own = segments_.find(oldest);
+    if (own == segments_.end()) return Candidate{.segment = oldest};  // of another model
+    return candidate(*own, own->second.written_count / 2, false);
   }
   // Mostly dead: the living are moved together, so that the space goes back to the file system.
   const uint64_t record_bytes = std::max<uint64_t>(stats.record_bytes, 1);
@@ -286,10 +289,9 @@ std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
 void DiskTier::Retire(MoveId move, const Candidate& candidate, const std::vector<RecordId>& keep) {
   CHECK(!retiring_ && keep.size() <= candidate.keep_max);
   if (orders_.empty()) last_progress_ = clock_.Now();
-  Segment& segment = segments_.at(candidate.segment);
   Retiring retiring{.move = move};
   for (const RecordId record : keep) {
-    retiring.kept.emplace(record, segment.records.at(record));
+    retiring.kept.emplace(record, segments_.at(candidate.segment).records.at(record));
   }
   segments_.erase(candidate.segment);
   store_->Retire({SpillTicket(move.value()), candidate.segment, keep});

@@ -177,6 +177,25 @@ TEST_F(TierFaults, T9ADiskThatHangsIsGivenUpAndItsSlotsAreNotUsedBeforeItAnswers
   EXPECT_FALSE(Disk().is_paused);
 }
 
+TEST_F(TierFaults, T6SegmentsOfAnotherModelAreNotReadAndMakeRoomWhenTheyAreOldest) {
+  constexpr uint64_t kQuota = 24;
+  for (int i = 0; i < 6; ++i) {  // they fill the quota
+    FakeDisk::Segment& segment = disk_.segments[SegmentId(disk_.next_record)];
+    segment.is_foreign = true;
+    for (int j = 0; j < 4; ++j) segment.records[RecordId(disk_.next_record++)];
+  }
+  Open({.device_blocks = 64}, {.quota_blocks = kQuota, .answer_chance = 1});
+  const Tokens prompt = RandomTokens(6, 12 * kBlock);
+  harness().Create("a", prompt);
+  Say("a", {}, 1);
+  for (int i = 0; i < 20; ++i) core().Step();  // room comes segment by segment
+  SuspendToDisk("a");
+  Say("a", {}, 1);
+  EXPECT_GT(usage_.disk_tokens, 0);
+  EXPECT_LT(
+      std::ranges::count_if(disk_.segments, [](const auto& s) { return s.second.is_foreign; }), 6);
+}
+
 TEST_F(TierFaults, T11SessionsThatEachNeedMostOfThePoolAllResumeAtOnce) {
   constexpr int kSessions = 6;
   Open({.device_blocks = 20});  // each needs 13

@@ -25,6 +25,7 @@ struct FakeDisk {
   };
   struct Segment {
     std::map<RecordId, Record> records;
+    bool is_foreign = false;  // of another model: it is not found, and takes room
   };
   std::map<SegmentId, Segment> segments;  // closed
   uint64_t next_record = 1;
@@ -55,6 +56,7 @@ class FakeSpillStore final : public SpillStore {
   std::vector<FoundRecord> TakeFound() override {
     std::vector<FoundRecord> found;
     for (const auto& [segment, content] : disk_.segments) {
+      if (content.is_foreign) continue;
       for (const auto& [record, copy] : content.records) {
         found.push_back({record, segment, copy.block});
       }
