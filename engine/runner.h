@@ -102,6 +102,7 @@ class Runner {
   std::span<const float> Compute(const std::vector<Work>& works);
   void Commit(const std::vector<Work>& works, std::span<const float> logits);
   void MarkWritten(const Work& work);
+  size_t RowCount() const;  // of the latest pass
   void LearnRecomputeTime(std::chrono::nanoseconds forward_time);
   void CommitToken(Sequence& sequence, std::span<const float> logits);
   bool Release(Sequence& sequence, Released released);

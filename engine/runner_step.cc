@@ -33,11 +33,9 @@ bool Runner::Step() {
   counts_.forward_time += computed - planned;
   LearnRecomputeTime(computed - planned);
   if (trace_ != nullptr) {
-    size_t row_count = 0;
-    for (const BatchSegment& segment : segments_) row_count += segment.tokens.size();
-    trace_->Span(
-        "step", begin, delivered,
-        "\"rows\":" + std::to_string(row_count) + ",\"sequences\":" + std::to_string(works.size()));
+    trace_->Span("step", begin, delivered,
+                 "\"rows\":" + std::to_string(RowCount()) +
+                     ",\"sequences\":" + std::to_string(works.size()));
     trace_->Span("plan", begin, planned);
     trace_->Span("forward", planned, computed);
     trace_->Span("sample and commit", computed, committed);
@@ -132,10 +130,15 @@ void Runner::MarkWritten(const Work& work) {
   }
 }
 
-// What computing a block takes, from the passes that had many rows.
-void Runner::LearnRecomputeTime(std::chrono::nanoseconds forward_time) {
+size_t Runner::RowCount() const {
   size_t row_count = 0;
   for (const BatchSegment& segment : segments_) row_count += segment.tokens.size();
+  return row_count;
+}
+
+// What computing a block takes, from the passes that had many rows.
+void Runner::LearnRecomputeTime(std::chrono::nanoseconds forward_time) {
+  const size_t row_count = RowCount();
   const uint32_t block_tokens = store_.layout().block_tokens;
   if (row_count < 2 * block_tokens) return;
   const std::chrono::nanoseconds sample =

@@ -153,12 +153,11 @@ void BlockStore::WriteBack() {
 void BlockStore::Suspend(const BlockKey& root, std::span<const uint32_t> tokens, Tier tier,
                          std::function<void()> done) {
   CHECK(tier == Tier::kHost || tier == Tier::kDisk || tier == Tier::kAbsent);
-  const std::vector<BlockId> ids = BlocksOf(root, tokens, 0);
   if (tier == Tier::kAbsent) {
-    for (const BlockId id : ids) Drop(id);
+    DropUnheld(root, tokens);
     return done();
   }
-  DepartAll(ids, tier, std::move(done));
+  DepartAll(BlocksOf(root, tokens, 0), tier, std::move(done));
 }
 
 void BlockStore::SpillAll(std::function<void()> done) {

@@ -266,7 +266,7 @@ std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
   uint64_t dead = 0;
   for (const auto& entry : segments_) {
     if (entry.second.records.empty()) return candidate(entry, 0, false);
-    dead += entry.second.written_count - entry.second.records.size();
+    dead += entry.second.dead_count();
   }
   if (!HasRoomFor(stats.segment_bytes + stats.record_bytes)) {
     const SegmentId oldest = store_->OldestSegment();
@@ -280,9 +280,8 @@ std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
   const uint64_t used_records = stats.used_bytes / record_bytes;
   const uint64_t segment_records = stats.segment_bytes / record_bytes;
   if (used_records < kCompactMin * segment_records || 2 * dead < used_records) return std::nullopt;
-  const auto deadest = std::ranges::max_element(segments_, {}, [](const auto& entry) {
-    return entry.second.written_count - entry.second.records.size();
-  });
+  const auto deadest = std::ranges::max_element(
+      segments_, {}, [](const auto& entry) { return entry.second.dead_count(); });
   return candidate(*deadest, deadest->second.records.size(), true);
 }
 

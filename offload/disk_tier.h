@@ -108,7 +108,6 @@ class DiskTier {
   // The records that are not in `keep` are gone at once; what becomes of the others is in News.
   void Retire(MoveId move, const Candidate& candidate, const std::vector<RecordId>& keep);
 
-  bool is_busy() const { return !orders_.empty() || retiring_.has_value(); }
   DiskTierStats stats() const;
 
  private:
@@ -123,6 +122,7 @@ class DiskTier {
   struct Segment {
     Records records;  // those that are wanted; no owner: found, and not asked for yet
     uint64_t written_count = 0;
+    uint64_t dead_count() const { return written_count - records.size(); }
   };
 
   Segment& SegmentOf(RecordId record);

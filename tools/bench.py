@@ -60,6 +60,11 @@ def entrants(row, contestants, samples):
              samples[contestant.name][0] >= HOPELESS * best[contestant.column])]
 
 
+def medians(samples):
+    """{title: {name: median}} of {title: {name: [figures]}}"""
+    return {title: {name: statistics.median(values) for name, values in of.items()} for title, of in samples.items()}
+
+
 def measure_grpc(cairns, repeat):
     """What a client sees beside what the engine does alone, in tokens/s, and what of the served steps' time is not
     the model's: {mode: {title: {"engine", "client", "overhead"}}}."""
@@ -80,8 +85,7 @@ def measure_grpc(cairns, repeat):
                            for name, output in (("client", served), ("engine", alone))}
                 for name, value in {**figures, "overhead": overhead}.items():
                     samples.setdefault(title, {}).setdefault(name, []).append(value)
-        report[cairn.mode] = {title: {name: statistics.median(values) for name, values in of.items()}
-                              for title, of in samples.items()}
+        report[cairn.mode] = medians(samples)
     return report
 
 
@@ -101,8 +105,7 @@ def measure_durable(cairns, repeat):
                             served = run(cairn.serving_command(server.address, context, streams, SERVED_TOKENS))
                     rate = cairn.read_cases(served)[-1]["tokens_per_s"]
                     samples.setdefault(title, {}).setdefault(level, []).append(rate)
-        report[cairn.mode] = {title: {level: statistics.median(values) for level, values in of.items()}
-                              for title, of in samples.items()}
+        report[cairn.mode] = medians(samples)
     return report
 
 
@@ -149,8 +152,7 @@ def measure_threads(cairns, repeat):
                 for case in cases:
                     rates.setdefault(f"prefill {case['context']:,}", {}).setdefault(count, []).append(
                         case["tokens_per_s"])
-        threads[cairn.mode] = {title: {count: statistics.median(values) for count, values in of.items()}
-                               for title, of in rates.items()}
+        threads[cairn.mode] = medians(rates)
     return threads
 
 
