@@ -227,7 +227,8 @@ struct EngineStats {
   int64_t waiting_count = 0;
   int64_t blocks_reloaded = 0;
   int64_t blocks_recomputed = 0;
-  int64_t blocks_corrupt = 0;  // records that failed verification
+  int64_t blocks_corrupt = 0;    // records that failed verification
+  int64_t segments_foreign = 0;  // files of records of another model, arithmetic or version
   int64_t preemptions = 0;
   int64_t steps = 0;
   std::chrono::nanoseconds step_time{0};     // in all steps: planning to commit

@@ -313,6 +313,7 @@ void EngineCore::AddTierStats(EngineStats& stats) const {
        .latency = disk->load_time});
   stats.blocks_reloaded = static_cast<int64_t>(disk->loads + blocks.promotions);
   stats.blocks_corrupt = static_cast<int64_t>(disk->corrupt);
+  stats.segments_foreign = static_cast<int64_t>(disk->store.foreign_segments);
 }
 
 Status EngineCore::CheckStream(uint32_t max_tokens, const SamplingParams& sampling) const {

@@ -171,6 +171,7 @@ Result<std::unique_ptr<BlockStore>> OpenBlocks(const LoadOptions& options,
                                                std::shared_ptr<WakeSignal> wake) {
   const KvLayout& layout = model.kv_layout();
   OffloadConfig offload = {.host_in_place = options.host_in_place,
+                           .lock_host = options.lock_host,
                            .verify_duplicates = options.verify_duplicate_blocks};
   ASSIGN_OR_RETURN(offload.device_blocks_max, PoolBlocks(options, layout, config));
   ASSIGN_OR_RETURN(offload.host_blocks_max, HostBlocks(options, layout));

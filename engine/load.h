@@ -31,6 +31,7 @@ struct LoadOptions {
   uint64_t device_memory_bytes = 0;  // of the block pool; 0: fits the machine
   uint64_t host_memory_bytes = 0;    // of the host pool; 0: there is none
   bool host_in_place = true;         // OffloadConfig has the meaning
+  bool lock_host = false;            // the same
   SpillOpener open_spill;            // empty: there is no disk tier
   uint32_t context_length = 0;       // 0: what the model was trained for
   uint32_t block_tokens = 16;        // 16, 32 or 64

@@ -26,6 +26,8 @@ class Buffer {
   // The first `size_bytes` will be written soon: memory that comes on its first use may come now,
   // beside other work. A hint; does not wait.
   virtual void WillUse(size_t /*size_bytes*/) {}
+  // From now on the system does not swap it out. kResourceExhausted when it may not promise that.
+  virtual Status Lock() { return Status(); }  // memory that is never swapped out
 };
 
 // A point in a stream's work, passed once everything before its Record is done.

@@ -108,6 +108,7 @@ Result<std::unique_ptr<BlockStore>> BlockStore::Create(const OffloadConfig& conf
   std::unique_ptr<Stream> copy_stream;
   if (config.host_blocks_max > 0) {
     ASSIGN_OR_RETURN(host_buffer, device.AllocateHost(host_bytes));
+    if (config.lock_host) RETURN_IF_ERROR(host_buffer->Lock());
     ASSIGN_OR_RETURN(copy_stream, device.NewStream(StreamUse::kCopy));
   }
   const bool host_in_place = config.host_in_place && device.info().reads_host_memory;

@@ -64,6 +64,7 @@ struct OffloadConfig {
   // Blocks in the host pool are used where they lie, if the device can; otherwise they are copied
   // to the device first.
   bool host_in_place = true;
+  bool lock_host = false;  // the host pool is never swapped out
   // Compares the bytes of two blocks that are sealed with equal tokens (CHECK): the determinism law
   // says that they are equal. Costly; for tests.
   bool verify_duplicates = false;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "offload/durable_store.h"
 #include "offload/rocksdb_support.h"
 
@@ -46,16 +47,21 @@ class AppendOperator final : public rocksdb::MergeOperator {
   }
 };
 
-rocksdb::Options MakeOptions() {
+using Recovery = rocksdb::WALRecoveryMode;
+// After a loss of power the end of the log is what happened to reach the device. Replaying it up to
+// the first gap gives everything that was synced, and nothing out of order.
+constexpr Recovery kToFirstGap = Recovery::kPointInTimeRecovery;
+// The same, but any gap is an error, other than that the last record is not whole.
+constexpr Recovery kWithoutGap = Recovery::kTolerateCorruptedTailRecords;
+
+rocksdb::Options MakeOptions(Recovery recovery) {
   rocksdb::Options options;
   options.create_if_missing = true;
   options.merge_operator = std::make_shared<AppendOperator>();
   // Values carry checks of their own, and a flipped bit of a compressed block would take all of it.
   options.compression = rocksdb::kNoCompression;
   options.write_buffer_size = kMemtableBytes;
-  // After a loss of power the end of the log is what happened to reach the device. Replaying it up
-  // to the first gap gives everything that was synced, and nothing out of order.
-  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  options.wal_recovery_mode = recovery;
   // RocksDB's own log is a file beside the data, and Debian builds it with assertions: the process
   // would die when the disk is full and a line of that file could not be written.
   options.info_log = SilentLogger();
@@ -153,7 +159,7 @@ class RocksDbDurableStore final : public DurableStore {
     const Status opened = OpenDatabase();
     if (opened.ok()) return Status();
     rocksdb::DB* readable = nullptr;
-    if (rocksdb::DB::OpenForReadOnly(MakeOptions(), path_, &readable).ok()) {
+    if (rocksdb::DB::OpenForReadOnly(MakeOptions(kToFirstGap), path_, &readable).ok()) {
       database_.reset(readable);
     }
     return Fail(opened);
@@ -161,7 +167,15 @@ class RocksDbDurableStore final : public DurableStore {
 
   Status OpenDatabase() {
     rocksdb::DB* opened = nullptr;
-    const rocksdb::Status status = rocksdb::DB::Open(MakeOptions(), path_, &opened);
+    rocksdb::Status status = rocksdb::DB::Open(MakeOptions(kWithoutGap), path_, &opened);
+    if (status.IsCorruption()) {
+      const std::string gap = status.ToString();
+      status = rocksdb::DB::Open(MakeOptions(kToFirstGap), path_, &opened);
+      if (status.ok()) {
+        LogWarning("sessions: the log in " + path_ +
+                   " is damaged, and what it says after that is " + "lost: " + gap);
+      }
+    }
     if (!status.ok()) return Translate(status);
     database_.reset(opened);
     writable_ = true;

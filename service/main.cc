@@ -62,6 +62,7 @@ Result<LoadOptions> ToLoadOptions(const ServerConfig& config) {
   options.device_memory_bytes = config.device_memory_bytes;
   options.host_memory_bytes = config.host_memory_bytes;
   options.host_in_place = config.host_blocks == "in-place";
+  options.lock_host = config.host_pages == "locked";
   options.context_length = static_cast<uint32_t>(config.context_length);
   options.trace_path = config.trace_file;
   options.engine.concurrent_max = static_cast<uint32_t>(config.max_concurrent);

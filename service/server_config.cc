@@ -105,6 +105,10 @@ std::vector<Setting> MemoryAndOtherSettings() {
       {"--host-blocks", "host_blocks", "Memory", "HOW",
        "how blocks in the host's memory are used: in-place, where the device can, or copied",
        TextSetting{&C::host_blocks, {"in-place", "copied"}}},
+      {"--host-pages", "host_pages", "Memory", "HOW",
+       "whether the host's memory for KV blocks may be swapped out: swappable, or locked, which "
+       "needs a limit on locked memory that allows it",
+       TextSetting{&C::host_pages, {"swappable", "locked"}}},
 
       {"--disk-dir", "disk_dir", "Disk", "DIR",
        "where sessions, and KV blocks that leave memory, are kept from one start to the next; made "

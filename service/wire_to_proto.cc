@@ -202,6 +202,7 @@ v1::CacheStats ToProto(const EngineStats& stats) {
   proto.set_blocks_reloaded(stats.blocks_reloaded);
   proto.set_blocks_recomputed(stats.blocks_recomputed);
   proto.set_blocks_corrupt(stats.blocks_corrupt);
+  proto.set_segments_foreign(stats.segments_foreign);
   proto.set_preemptions(stats.preemptions);
   proto.set_steps(stats.steps);
   *proto.mutable_step_time() = DurationToProto(stats.step_time);

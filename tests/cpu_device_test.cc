@@ -1,9 +1,12 @@
 #include "kernels/cpu/cpu_device.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -47,6 +50,34 @@ TEST(CpuDeviceTest, BuffersAreZeroFilledAlignedAndCounted) {
   EXPECT_TRUE(device->Allocate(kMemoryBytes - (*first)->size_bytes()).ok());
   *first = nullptr;
   EXPECT_TRUE(device->Allocate(kMemoryBytes).ok());
+}
+
+uint64_t LockedKib() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  while (status >> word && word != "VmLck:") {
+  }
+  uint64_t kib = 0;
+  status >> kib;
+  return kib;
+}
+
+TEST(CpuDeviceTest, LocksAsMuchAsTheSystemAllows) {
+  const auto device = NewDevice();
+  const size_t little = 16 << 10;  // below any limit that is usual
+  const auto buffer = *device->AllocateHost(little);
+  const uint64_t before = LockedKib();
+  ASSERT_TRUE(buffer->Lock().ok());
+  EXPECT_EQ(LockedKib() - before, little >> 10);
+
+  rlimit none{};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &none), 0);
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &none), 0);
+  const Status refused = (*device->AllocateHost(little))->Lock();
+  if (refused.ok()) GTEST_SKIP() << "a privileged process has no limit";
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_NE(refused.message().find("the limit is 0 bytes"), std::string::npos) << refused.message();
 }
 
 TEST(CpuDeviceTest, ComputeStreamWorksBeforeTheCallReturns) {

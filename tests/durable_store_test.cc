@@ -143,6 +143,26 @@ TEST_F(DurableStoreTest, SaysWhyItCannotBeOpened) {
   EXPECT_EQ(refused.message().find('\n'), std::string::npos);
 }
 
+TEST_F(DurableStoreTest, SaysThatADamagedLogHasLostWhatComesAfterTheDamage) {
+  Open();
+  for (const char* key : {"a", "b", "c"}) ASSERT_TRUE(Put(key, std::string(1000, *key)).ok());
+  store_.reset();
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
+    if (entry.path().extension() != ".log" || entry.file_size() == 0) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(1500);  // in the second of three records
+    file.put('x');
+  }
+  testing::internal::CaptureStderr();
+  Open();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("the log in " + path_ + " is damaged"), std::string::npos) << said;
+  EXPECT_EQ(Everything(), (Map{{"a", std::string(1000, 'a')}}));
+  ASSERT_TRUE(Put("d", "4").ok());
+  Open();
+  EXPECT_EQ(Everything().size(), 2u);
+}
+
 TEST_F(DurableStoreTest, ATornEndOfTheLogCostsOnlyWhatWasNotCommitted) {
   Open();
   ASSERT_TRUE(Put("a", "1").ok());

@@ -3,9 +3,8 @@
 Usage: python_client_test.py CAIRND MODEL PROTO_FOLDER
 """
 
-import importlib
 import os
-import subprocess
+import pathlib
 import sys
 import tempfile
 
@@ -17,17 +16,10 @@ from grpc_status import rpc_status
 
 from server_process import Server
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
+from stubs import generate_stubs  # noqa: E402
+
 SERVICES = ["cairn.v1.SessionService", "cairn.v1.DecodeService", "cairn.v1.CacheService", "cairn.v1.ModelService"]
-
-
-def generate_stubs(proto_folder, to):
-    names = ["common", "session_service", "decode_service", "cache_service", "model_service"]
-    files = [f"cairn/v1/{name}.proto" for name in names]
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{proto_folder}", f"--python_out={to}",
-                    f"--grpc_python_out={to}", *files], check=True)
-    sys.path.insert(0, to)
-    return [importlib.import_module(f"cairn.v1.{name}_pb2") for name in names] + [
-        importlib.import_module(f"cairn.v1.{name}_pb2_grpc") for name in names[1:]]
 
 
 def details_of(error):

@@ -137,6 +137,7 @@ def check_another_model(cairnd, cairnctl, model, data, scratch):
         _, usage = turn(client, "a", ids("a stranger", 5))
         assert int(usage["disk_tokens"]) == 0, usage
         assert int(usage["recomputed_tokens"]) > CONTEXT, usage
+        assert int(stats(client)["segments_foreign"]) > 0, stats(client)
 
 
 def check_cycles(cairnd, cairnctl, model, scratch, cycles):
@@ -177,6 +178,7 @@ def check_refusals(cairnd, scratch):
     expect_refusal(cairnd, "--disk-bandwidth-limit", "1MiB/s", says=["--disk-bandwidth-limit", "--disk-dir"])
     expect_refusal(cairnd, "--disk-dir", str(scratch / "d"), "--disk-memory", "16KiB", says=["--disk-memory", "16MiB"])
     expect_refusal(cairnd, "--host-blocks", "somehow", says=["--host-blocks", "in-place"])
+    expect_refusal(cairnd, "--host-pages", "glued", says=["--host-pages", "swappable"])
 
 
 def main():

@@ -15,6 +15,7 @@ import tempfile
 import time
 import urllib.request
 
+from bench_client import SessionClient
 from bench_contestants import BenchError, run
 
 CONTEXT = 6144  # tokens of the session that comes back
@@ -24,6 +25,8 @@ POOL = "320MiB"  # which the session fits in twice
 SMALL_POOL = "64MiB"  # which it does not fit in
 PIECE = 1 << 20  # bytes of one raw read
 DECODED = 64
+CLIENTS = 8
+SESSIONS = 400
 RESTORE_SECONDS = 0.7  # what a restore beside others takes at most, on a disk of 250 MB/s
 
 
@@ -32,36 +35,17 @@ def token_ids(count, seed=1):
     return [draw.randrange(FIRST_ID, LAST_ID) for _ in range(count)]
 
 
-def joined(ids):
-    return ",".join(map(str, ids))
+def come_back(client, session, tier):
+    """Milliseconds to the first token of a suspended session, and its usage; the session is as before then."""
+    client.suspend(session, tier)
+    drop_page_cache()
+    usage = client.decode(session, token_ids(NEW, seed=2))
+    client.truncate(session, CONTEXT)
+    return seconds(usage.first_token_time) * 1e3, usage
 
 
-class Client:
-    """cairnctl against one server."""
-
-    def __init__(self, build, address):
-        self.command = [build / "service/cairnctl", "--address", address, "--json"]
-
-    def call(self, *arguments):
-        return [json.loads(line) for line in run(self.command + list(arguments)).splitlines() if line.startswith("{")]
-
-    def decode(self, session, ids, count=1):
-        """Usage of a turn of `count` tokens after `ids`."""
-        tokens = ["--tokens", joined(ids)] if ids else []
-        return self.call("session", "decode", session, *tokens, "-n", str(count), "--temperature", "0", "--ignore-eos")[
-            -1]["usage"]
-
-    def come_back(self, session, tier):
-        """Milliseconds to the first token of a suspended session, and its usage; the session is as before then."""
-        self.call("session", "suspend", session, "--tier", tier)
-        drop_page_cache()
-        usage = self.decode(session, token_ids(NEW, seed=2))
-        self.call("session", "truncate", session, str(CONTEXT))
-        return seconds(usage["first_token_time"]) * 1e3, usage
-
-
-def seconds(text):
-    return float(text.removesuffix("s"))
+def seconds(duration):
+    return duration.ToNanoseconds() / 1e9
 
 
 def drop_page_cache():
@@ -147,19 +131,20 @@ class LlamaServer:
 
 
 def come_back_figures(cairn, folder):
-    """Milliseconds to the first token, from each tier."""
+    """Milliseconds to the first token, from each tier. Each has brought the session back once before: pages of a pool come
+    into being when they are first used, which takes longer than copying them."""
     figures = {}
     for how in ("in-place", "copied"):
         with cairn.server("--host-memory", POOL, "--host-blocks", how, "--disk-dir", f"{folder}/{how}", "--disk-memory",
-                          "1GiB", device_memory=POOL) as server:
-            client = Client(cairn.build, server.address)
-            client.call("session", "create", "long")
+                          "1GiB", device_memory=POOL) as server, SessionClient(server.address) as client:
+            client.create("long")
             usage = client.decode("long", token_ids(CONTEXT))
-            client.call("session", "truncate", "long", str(CONTEXT))
-            figures["computed"] = seconds(usage["first_token_time"]) * 1e3
+            client.truncate("long", CONTEXT)
+            figures["computed"] = seconds(usage.first_token_time) * 1e3
             for tier in ("host", "disk"):
-                took, usage = client.come_back("long", tier)
-                found = int(usage[f"{tier}_tokens"])
+                come_back(client, "long", tier)
+                took, usage = come_back(client, "long", tier)
+                found = {"host": usage.host_tokens, "disk": usage.disk_tokens}[tier]
                 if found < CONTEXT - 32:
                     raise BenchError(f"only {found} of {CONTEXT} tokens came back from {tier}: {usage}")
                 figures[tier if tier == "disk" else f"host, {how}"] = took
@@ -170,19 +155,18 @@ def beyond_the_pool(cairn):
     """Decoding a context that does not fit the device, over decoding it where it does."""
     rates = {}
     for name, device, host in (("fits", POOL, "1MiB"), ("beyond", SMALL_POOL, POOL)):
-        with cairn.server("--host-memory", host, device_memory=device) as server:
-            client = Client(cairn.build, server.address)
-            client.call("session", "create", "long")
+        with cairn.server("--host-memory", host, device_memory=device) as server, SessionClient(server.address) as client:
+            client.create("long")
             usage = client.decode("long", token_ids(CONTEXT), DECODED)
-            rates[name] = (DECODED - 1) / seconds(usage["decode_time"])
+            rates[name] = (DECODED - 1) / seconds(usage.decode_time)
     return rates["beyond"] / rates["fits"]
 
 
 def beside_a_restore(cairn, folder):
     """What eight streams decode while a ninth session comes back from disk again and again, over what they do alone."""
-    with cairn.server("--disk-dir", f"{folder}/beside", "--disk-memory", "1GiB", device_memory=POOL) as server:
-        client = Client(cairn.build, server.address)
-        client.call("session", "create", "long")
+    with cairn.server("--disk-dir", f"{folder}/beside", "--disk-memory", "1GiB", device_memory=POOL) as server, \
+            SessionClient(server.address) as client:
+        client.create("long")
         client.decode("long", token_ids(CONTEXT))
         load = cairn.serving_command(server.address, 128, 8, 256)
         alone = cairn.read_cases(run(load))[-1]["tokens_per_s"]
@@ -190,14 +174,29 @@ def beside_a_restore(cairn, folder):
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             beside = pool.submit(run, load)
             while not beside.done():
-                client.call("session", "suspend", "long", "--tier", "disk")
-                client.call("session", "prefetch", "long")
+                client.suspend("long", "disk")
+                client.prefetch("long")
                 time.sleep(RESTORE_SECONDS)  # asking more often would cost the streams more than the restore
-                if client.call("session", "get", "long")[0]["state"] == "STATE_IDLE":
-                    restores += 1
+                restores += client.is_idle("long")
         if restores < 2:
             raise BenchError("the session came back less than twice while the others decoded")
         return cairn.read_cases(beside.result())[-1]["tokens_per_s"] / alone
+
+
+def session_rates(cairn, folder):
+    """Changes a second that eight clients see, each waiting for its answer, with and without a sync behind each."""
+    rates = {}
+    for level in ("sync", "none"):
+        with cairn.server("--disk-dir", f"{folder}/rates-{level}", "--durability", level, device_memory=POOL) as server, \
+                SessionClient(server.address) as client, concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
+            names = [f"s{i}" for i in range(SESSIONS)]
+            steps = {"create": lambda name: client.create(name), "append": lambda name: client.append(name, token_ids(8)),
+                     "decode": lambda name: client.decode(name), "delete": lambda name: client.delete(name)}
+            for title, step in steps.items():
+                begin = time.monotonic()
+                list(pool.map(step, names))
+                rates[f"{title}, {level}"] = SESSIONS / (time.monotonic() - begin)
+    return rates
 
 
 def measure(cairn, home, llama_model, repeat, alone, say):
@@ -210,6 +209,7 @@ def measure(cairn, home, llama_model, repeat, alone, say):
             figures["raw read"] = raw_read_ms(folder, CONTEXT * 23040)
             figures["beyond the pool"] = beyond_the_pool(cairn)
             figures["beside a restore"] = beside_a_restore(cairn, folder)
+            figures |= session_rates(cairn, folder)
             if not alone:
                 with LlamaServer(home, llama_model, cairn.threads, folder) as llama:
                     figures |= {f"llama.cpp {name}": value for name, value in llama.measure().items()}
@@ -247,4 +247,8 @@ def table(figures):
                                "beside a restore", 0.85)):
         ratio = figures[name]
         lines.append(f"{title}: {ratio:.2f} (goal >= {goal}{'' if ratio >= goal else ', short'})")
+    lines += ["", f"| sessions a second, {CLIENTS} clients | --durability sync | none |", "| --- | --- | --- |"]
+    for title, words in (("create", "created"), ("append", "appended to, 8 tokens"), ("decode", "decoded, 1 token"),
+                         ("delete", "deleted")):
+        lines.append(f"| {words} | {figures[f'{title}, sync']:,.0f} | {figures[f'{title}, none']:,.0f} |")
     return "\n".join(lines)

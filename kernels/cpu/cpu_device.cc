@@ -30,6 +30,7 @@ class CpuBuffer final : public Buffer {
     if (!fetcher_.has_value()) fetcher_.emplace(memory_.bytes());
     fetcher_->FetchTo(size_bytes);
   }
+  Status Lock() override { return memory_.Lock(); }
 
  private:
   HostMemory memory_;

@@ -1,12 +1,15 @@
 #include "kernels/cpu/host_memory.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <fstream>
 #include <string>
+#include <system_error>
 
 #include "base/check.h"
 
@@ -39,6 +42,15 @@ Result<HostMemory> HostMemory::Map(size_t size_bytes) {
   // Only advice: a kernel without huge pages serves small ones.
   (void)madvise(begin + head, size, MADV_HUGEPAGE);
   return HostMemory(std::span(begin + head, size));
+}
+
+Status HostMemory::Lock() {
+  if (mlock2(bytes_.data(), bytes_.size(), MLOCK_ONFAULT) == 0) return Status();
+  rlimit limit{};
+  CHECK(getrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+  return ResourceExhausted("cannot lock " + std::to_string(bytes_.size()) + " bytes of memory: " +
+                           std::generic_category().message(errno) + "; the limit is " +
+                           std::to_string(limit.rlim_cur) + " bytes (ulimit -l)");
 }
 
 HostMemory::~HostMemory() {

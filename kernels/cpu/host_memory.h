@@ -26,6 +26,10 @@ class HostMemory {
 
   std::span<std::byte> bytes() const { return bytes_; }
 
+  // Pages that are there, and those that will come, are not swapped out. kResourceExhausted when
+  // the system's limit on locked memory (RLIMIT_MEMLOCK) does not allow it.
+  Status Lock();
+
  private:
   explicit HostMemory(std::span<std::byte> bytes) : bytes_(bytes) {}
 

@@ -161,7 +161,8 @@ std::string CacheStatsText(const v1::CacheStats& stats) {
                             {"in the model", Format("%.3f s", Seconds(stats.forward_time()))},
                             {"reloaded", std::to_string(stats.blocks_reloaded()) + " blocks"},
                             {"recomputed", std::to_string(stats.blocks_recomputed()) + " blocks"},
-                            {"corrupt", std::to_string(stats.blocks_corrupt()) + " blocks"}});
+                            {"corrupt", std::to_string(stats.blocks_corrupt()) + " blocks"},
+                            {"foreign", std::to_string(stats.segments_foreign()) + " segments"}});
   for (const v1::TierStats& tier : stats.tiers()) {
     text += Format(
         "\n%-16s %lld of %lld blocks used, %lld held, %lld evicted, %s read, %s written",
