@@ -1,0 +1,150 @@
+#include "offload/restore_times.h"
+
+#include <algorithm>
+
+namespace cairn {
+
+RestoreTimes::RestoreTimes(const RestoreProblem& problem, const RestoreLayout& layout)
+    : problem_(problem), layout_(layout) {
+  CHECK(problem.block_tokens > 0 && problem.chunk_tokens >= problem.block_tokens);
+  CHECK(problem.layers > 0);
+  CHECK(problem.channels.size() == channel_count());
+  pass_blocks_ = problem.chunk_tokens / problem.block_tokens;
+  full_pass_s_ = problem.pass.FixedSeconds(uint64_t{pass_blocks_} * problem.block_tokens);
+  const double first = static_cast<double>(layout.block_count()) * problem.block_tokens;
+  const double count = problem.new_tokens;
+  new_position_s_ = problem.pass.token_position_s * (count * first + count * (count - 1) / 2);
+  new_s_ = problem.pass.FixedSeconds(problem.new_tokens) + new_position_s_;
+  for (uint32_t source = 0; source < channel_count(); ++source) {
+    uint32_t hops = 0;
+    for (std::optional<uint32_t> c = source; c.has_value(); c = problem.channels[*c].then) {
+      CHECK(*c < channel_count() && hops++ < channel_count());  // no way comes back to itself
+      crossing_[*c] |= 1u << source;
+    }
+    CHECK(problem.channels[source].block_s > 0);
+  }
+}
+
+RecomputeCounts RestoreTimes::RecomputeNothing() const {
+  RecomputeCounts counts{};
+  counts[layout_.absent()] = layout_.count(layout_.absent());
+  return counts;
+}
+
+RecomputeCounts RestoreTimes::RecomputeEverything() const {
+  RecomputeCounts counts{};
+  for (uint32_t s = 0; s < layout_.source_count(); ++s) counts[s] = layout_.count(s);
+  return counts;
+}
+
+RestoreTimes::Work RestoreTimes::WorkOf(const RecomputeCounts& counts) const {
+  Work work;
+  for (uint32_t s = 0; s < layout_.source_count(); ++s) {
+    work.block_count += counts[s];
+    work.index_sum += layout_.IndexSum(s, counts[s]);
+  }
+  return work;
+}
+
+RestoreTimes::Work RestoreTimes::WorkFromRow(const RecomputeCounts& counts, uint32_t row) const {
+  Work work;
+  for (uint32_t s = 0; s < layout_.source_count(); ++s) {
+    const uint32_t before = layout_.CountBeforeRow(row, s);
+    if (counts[s] <= before) continue;
+    work.block_count += counts[s] - before;
+    work.index_sum += layout_.IndexSum(s, counts[s]) - layout_.IndexSum(s, before);
+  }
+  return work;
+}
+
+double RestoreTimes::PositionSeconds(const Work& work) const {
+  const double p = problem_.block_tokens;
+  return problem_.pass.token_position_s *
+         (p * p * work.index_sum + work.block_count * (p * (p - 1) / 2));
+}
+
+double RestoreTimes::FrontComputeSeconds(const Work& work) const {
+  const uint32_t full_passes = work.block_count / pass_blocks_;
+  const uint32_t rest = work.block_count % pass_blocks_;
+  return full_passes * full_pass_s_ +
+         problem_.pass.FixedSeconds(uint64_t{rest} * problem_.block_tokens) + PositionSeconds(work);
+}
+
+double RestoreTimes::WaveComputeSeconds(const Work& work) const {
+  const uint64_t tokens = uint64_t{work.block_count} * problem_.block_tokens + problem_.new_tokens;
+  return problem_.pass.FixedSeconds(tokens) + PositionSeconds(work) + new_position_s_;
+}
+
+uint32_t RestoreTimes::CrossingCount(const RecomputeCounts& counts, uint32_t channel) const {
+  uint32_t crossing = 0;
+  for (uint32_t s = 0; s < channel_count(); ++s) {
+    if (Crosses(s, channel)) crossing += layout_.count(s) - counts[s];
+  }
+  return crossing;
+}
+
+double RestoreTimes::LoadedAt(const RecomputeCounts& counts) const {
+  double at = 0;
+  for (uint32_t c = 0; c < channel_count(); ++c) {
+    const uint32_t crossing = CrossingCount(counts, c);
+    if (crossing == 0) continue;
+    at = std::max(at, problem_.channels[c].backlog_s + LoadSeconds(c, crossing));
+  }
+  return at;
+}
+
+double RestoreTimes::WaveSeconds(const RecomputeCounts& counts) const {
+  const Work work = WorkOf(counts);
+  const double compute = WaveComputeSeconds(work);
+  const double share = 1.0 / problem_.layers;
+  double first = 0, last = 0;  // when the loads of the first and the last layer are there
+  for (uint32_t c = 0; c < channel_count(); ++c) {
+    const uint32_t crossing = CrossingCount(counts, c);
+    if (crossing == 0) continue;
+    const double load = LoadSeconds(c, crossing);
+    first = std::max(first, problem_.channels[c].backlog_s + load * share);
+    last = std::max(last, problem_.channels[c].backlog_s + load);
+  }
+  if (work.block_count == 0 && problem_.new_tokens == 0) return last;
+  // What a layer waits for is a maximum of lines over the layers, so the first or the last one is
+  // the latest of all, counted with the compute that comes after it.
+  return std::max(std::max(first, problem_.compute_backlog_s) + compute, last + compute * share);
+}
+
+double RestoreTimes::FinishFront(double passes_end, bool has_passes, double loaded_at) const {
+  if (!has_passes && problem_.new_tokens == 0) return loaded_at;
+  return std::max(passes_end, loaded_at) + new_s_;
+}
+
+double RestoreTimes::FrontBound(const RecomputeCounts& counts) const {
+  const Work work = WorkOf(counts);
+  return FinishFront(problem_.compute_backlog_s + FrontComputeSeconds(work), work.block_count > 0,
+                     LoadedAt(counts));
+}
+
+double RestoreTimes::FrontSeconds(const RecomputeCounts& counts, LoadOrder order) const {
+  const double loaded_at = LoadedAt(counts);
+  if (loaded_at <= problem_.compute_backlog_s) return FrontBound(counts);  // no pass waits
+  double clock = problem_.compute_backlog_s;
+  bool has_passes = false;
+  VisitPasses(counts, [&](const RecomputeCounts& before, const Work& work) {
+    // In reverse order the earliest block that is needed comes last.
+    const RecomputeCounts everything = RecomputeEverything();
+    RecomputeCounts needed = before;
+    if (order == LoadOrder::kBackward) {
+      for (uint32_t s = 0; s < channel_count(); ++s) {
+        if (before[s] > counts[s]) needed[s] = everything[s];
+      }
+    }
+    for (uint32_t c = 0; c < channel_count(); ++c) {
+      const uint32_t count = NeededCount(counts, needed, c);
+      if (count == 0) continue;
+      clock = std::max(clock, problem_.channels[c].backlog_s + LoadSeconds(c, count));
+    }
+    clock += FrontComputeSeconds(work);
+    return has_passes = true;
+  });
+  return FinishFront(clock, has_passes, loaded_at);
+}
+
+}  // namespace cairn
