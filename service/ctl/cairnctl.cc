@@ -20,6 +20,7 @@ constexpr char kExamples[] =
     "  cairnctl session read trip --start 10\n"
     "  cairnctl --json session get trip\n"
     "  cairnctl chat --session trip\n"
+    "  cairnctl plan-restore < problems.jsonl\n"
     "\n"
     "Exit codes: 0 done, 1 the server refused, 2 wrong usage, 3 no server or no answer in time, "
     "130 Ctrl-C.\n";
@@ -52,6 +53,7 @@ int Main(int argc, char** argv) {
   AddStreamCommands(app, client);
   AddServerCommands(app, client);
   AddChat(app, client);
+  AddPlanRestore(app);
   app.footer(kExamples);  // after the commands, which would have inherited it
   try {
     app.parse(argc, argv);

@@ -13,5 +13,6 @@ void AddSessionCommands(CLI::App& app, Client& client);  // session create, get,
 void AddStreamCommands(CLI::App& app, Client& client);   // generate; session decode and read
 void AddServerCommands(CLI::App& app,
                        Client& client);  // tokenize, detokenize, cache, model, health
+void AddPlanRestore(CLI::App& app);      // plan-restore, which needs no server
 
 }  // namespace cairn
