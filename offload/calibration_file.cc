@@ -1,0 +1,95 @@
+#include "offload/calibration_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace cairn {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kVersion = 1;
+constexpr double kSecondsMax = 1e6;
+
+// Throws what the library throws, and std::out_of_range for what cannot be.
+double Number(const Json& object, const char* name, double min, double max) {
+  const double value = object.at(name).get<double>();
+  if (!(value >= min && value <= max)) throw std::out_of_range(name);
+  return value;
+}
+double Seconds(const Json& object, const char* name) {
+  return Number(object, name, 0, kSecondsMax);
+}
+
+Json ToJson(const Calibration& calibration) {
+  Json channels = Json::array();
+  for (const ChannelCalibration& channel : calibration.channels) {
+    channels.push_back({{"name", channel.name},
+                        {"latency_s", channel.costs.latency_s},
+                        {"copy_s", channel.costs.copy_s},
+                        {"bytes_per_s", channel.costs.bytes_per_s},
+                        {"spread", channel.spread}});
+  }
+  const PassCosts& costs = calibration.pass.costs;
+  return {{"machine", calibration.machine},
+          {"model", calibration.model},
+          {"threads", calibration.threads},
+          {"pass_s", costs.pass_s},
+          {"sweep_s", costs.sweep_s},
+          {"token_s", costs.token_s},
+          {"token_position_s", costs.token_position_s},
+          {"spread", calibration.pass.spread},
+          {"channels", std::move(channels)}};
+}
+
+Calibration FromJson(const Json& json) {
+  Calibration made;
+  made.machine = json.at("machine").get<std::string>();
+  made.model = json.at("model").get<std::string>();
+  made.threads = static_cast<uint32_t>(Number(json, "threads", 0, 1 << 16));
+  made.pass = {{.pass_s = Seconds(json, "pass_s"),
+                .sweep_s = Seconds(json, "sweep_s"),
+                .token_s = Seconds(json, "token_s"),
+                .token_position_s = Seconds(json, "token_position_s")},
+               Number(json, "spread", 0, 10)};
+  for (const Json& channel : json.at("channels")) {
+    made.channels.push_back({channel.at("name").get<std::string>(),
+                             {.latency_s = Seconds(channel, "latency_s"),
+                              .copy_s = Seconds(channel, "copy_s"),
+                              .bytes_per_s = Number(channel, "bytes_per_s", 1, 1e15)},
+                             Number(channel, "spread", 0, 10)});
+  }
+  return made;
+}
+
+}  // namespace
+
+std::string WriteCalibrations(std::span<const Calibration> calibrations) {
+  if (calibrations.size() > kCalibrationsMax) calibrations = calibrations.last(kCalibrationsMax);
+  Json list = Json::array();
+  for (const Calibration& calibration : calibrations) list.push_back(ToJson(calibration));
+  const Json json = {{"version", kVersion}, {"calibrations", std::move(list)}};
+  return json.dump(1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<std::vector<Calibration>> ReadCalibrations(std::string_view text) {
+  try {  // the library reports by exception; this is its border
+    const Json json = Json::parse(text);
+    if (json.at("version").get<int>() != kVersion) {
+      return Status(Code::kDataLoss, "calibrations of another version");
+    }
+    const Json& list = json.at("calibrations");
+    if (!list.is_array() || list.size() > kCalibrationsMax) {
+      return Status(Code::kDataLoss, "calibrations: not a list, or too long");
+    }
+    std::vector<Calibration> calibrations;
+    for (const Json& entry : list) calibrations.push_back(FromJson(entry));
+    return calibrations;
+  } catch (const std::exception& error) {
+    return Status(Code::kDataLoss, std::string("calibrations: ") + error.what());
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,83 @@
+#include "offload/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace cairn {
+namespace {
+
+constexpr double kSpreadOfFirst = 0.3;  // a kind's first pass may be an odd one
+constexpr uint32_t kAnchorRowsMax = 512;
+constexpr uint32_t kAnchorPositionsMax = 8192;
+
+// Passes of one kind have about as many rows at about the same positions.
+std::pair<int, int> KindOf(const PassSample& sample) {
+  return {std::ilogb(sample.rows), std::ilogb(sample.position_sum / sample.rows + 256)};
+}
+
+}  // namespace
+
+PassCostModel::PassCostModel(const PassFit& calibrated)
+    : calibrated_(calibrated.costs), costs_(calibrated.costs), ratio_(1, calibrated.spread) {}
+
+void PassCostModel::Note(const PassSample& sample) {
+  if (sample.rows == 0 || !(sample.seconds > 0) || !std::isfinite(sample.seconds)) return;
+  const double calibrated = Calibrated(sample);
+  if (!(calibrated > 0)) return;
+  ratio_.Note(sample.seconds / Predict(sample.rows, sample.position_sum));
+  const double ratio = sample.seconds / calibrated;
+  const Kind first{sample, RobustRate(ratio, kSpreadOfFirst)};
+  Kind& kind = kinds_.try_emplace(KindOf(sample), first).first->second;
+  kind.latest = sample;
+  kind.ratio.Note(ratio);
+  if (++passes_since_fit_ >= kRefitPasses) Refit();
+}
+
+// Kinds that were not seen stand where the calibration puts them, times what the seen ones have in
+// common: a server that only ever decodes must not forget what a long pass costs.
+void PassCostModel::Refit() {
+  passes_since_fit_ = 0;
+  std::vector<PassSample> samples;
+  std::vector<double> ratios;
+  for (const auto& [key, kind] : kinds_) {
+    samples.push_back(kind.latest);
+    samples.back().seconds = Calibrated(kind.latest) * kind.ratio.value();
+    ratios.push_back(kind.ratio.value());
+  }
+  const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
+  std::nth_element(ratios.begin(), middle, ratios.end());
+  for (const CalibrationPoint& point : CalibrationPoints(kAnchorRowsMax, kAnchorPositionsMax)) {
+    PassSample anchor = {point.rows, PositionSum(point.first_position, point.rows)};
+    anchor.seconds = Calibrated(anchor) * *middle;
+    if (kinds_.count(KindOf(anchor)) == 0) samples.push_back(anchor);
+  }
+  const Result<PassFit> fit = FitPasses(samples);
+  if (!fit.ok()) return;
+  costs_ = fit->costs;
+  ratio_ = RobustRate(1, ratio_.spread());
+}
+
+ChannelCostModel::ChannelCostModel(const ChannelCosts& calibrated, uint64_t block_bytes,
+                                   double spread)
+    : calibrated_(calibrated),
+      block_s_(calibrated.copy_s + static_cast<double>(block_bytes) / calibrated.bytes_per_s),
+      slowdown_(1, spread) {
+  CHECK(calibrated.bytes_per_s > 0 && block_bytes > 0);
+}
+
+void ChannelCostModel::Note(uint32_t block_count, double seconds, bool began_idle) {
+  if (block_count == 0) return;
+  slowdown_.Note(seconds / ((began_idle ? calibrated_.latency_s : 0) + block_count * block_s_));
+}
+
+ChannelCosts FitChannel(double one_s, uint32_t block_count, double all_s, uint64_t block_bytes) {
+  CHECK(one_s > 0 && all_s > 0 && block_count > 1);
+  // A block takes between nothing but its share of all, and what one more took.
+  const double more_s = (all_s - one_s) / (block_count - 1);
+  const double block_s = std::clamp(more_s, 0.1 * all_s / block_count, all_s / block_count);
+  return {.latency_s = std::max(0.0, one_s - block_s),
+          .copy_s = 0,
+          .bytes_per_s = static_cast<double>(block_bytes) / block_s};
+}
+
+}  // namespace cairn

@@ -1,0 +1,270 @@
+#include "offload/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "offload/calibration_file.h"
+#include "offload/pass_fit.h"
+#include "offload/robust_rate.h"
+
+namespace cairn {
+namespace {
+
+// About 1, most of the time within 30 %, one in twelve far off.
+double Noise(Rng& rng) {
+  const double usual = std::exp(0.3 * (rng.Uniform() + rng.Uniform() - 1));
+  return rng.Chance(1.0 / 12) ? usual * 20 : usual;
+}
+
+TEST(RobustRateTest, SettlesOnTheUsualSample) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    RobustRate rate(1.3);
+    for (int i = 0; i < 200; ++i) rate.Note(Noise(rng));
+    EXPECT_NEAR(std::log(rate.value()), 0, 0.15);
+    EXPECT_LT(rate.spread(), 0.35);
+    EXPECT_GT(rate.spread(), 0.05);
+    EXPECT_EQ(rate.change_count(), 0u);
+  }
+}
+
+TEST(RobustRateTest, OneOutlierMovesItLittle) {
+  RobustRate rate(1, 0.05);
+  for (int i = 0; i < 20; ++i) rate.Note(1);
+  rate.Note(1000);
+  EXPECT_LT(rate.value(), 1.02);
+  for (const double nonsense : {0.0, -1.0, HUGE_VAL, std::nan("")}) rate.Note(nonsense);
+  EXPECT_LT(rate.value(), 1.02);
+}
+
+TEST(RobustRateTest, AnExactMeasurementIsLearnedExactly) {
+  RobustRate rate(2);
+  for (int i = 0; i < 7; ++i) rate.Note(0.5);
+  EXPECT_DOUBLE_EQ(rate.value(), 0.5);
+  EXPECT_EQ(rate.change_count(), 1u);
+}
+
+TEST(ChannelCostModelTest, TenTimesSlowerIsNoticedWithinEightTransfersAndSoIsTheEnd) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    ChannelCostModel channel({.latency_s = 1e-4, .copy_s = 1e-5, .bytes_per_s = 1e9}, 1'000'000);
+    double slowdown = 1;
+    const auto transfer = [&] {
+      const uint32_t blocks = 1 + static_cast<uint32_t>(rng.Below(8));
+      const double usual = std::exp(0.3 * (rng.Uniform() + rng.Uniform() - 1));
+      channel.Note(blocks, (1e-4 + blocks * 1.01e-3) * slowdown * usual, true);
+    };
+    for (int i = 0; i < 50; ++i) transfer();
+    EXPECT_NEAR(channel.block_s(), 1.01e-3, 0.2e-3);
+    slowdown = 10;
+    for (int i = 0; i < 8; ++i) transfer();
+    EXPECT_NEAR(channel.block_s(), 1.01e-2, 0.3e-2);
+    for (int i = 0; i < 50; ++i) transfer();
+    slowdown = 1;
+    for (int i = 0; i < 8; ++i) transfer();
+    EXPECT_NEAR(channel.block_s(), 1.01e-3, 0.3e-3);
+    EXPECT_EQ(channel.change_count(), 2u);
+  }
+}
+
+TEST(ChannelCostModelTest, LatencyCountsWhereTheChannelWasIdle) {
+  ChannelCostModel channel({.latency_s = 0.1, .copy_s = 0, .bytes_per_s = 100}, 1);
+  channel.Note(10, 0.1 + 0.1, true);
+  channel.Note(10, 0.1, false);
+  EXPECT_DOUBLE_EQ(channel.block_s(), 0.01);
+  EXPECT_DOUBLE_EQ(channel.latency_s(), 0.1);
+  EXPECT_DOUBLE_EQ(channel.AsChannel().block_s, 0.01);
+}
+
+TEST(ChannelCostModelTest, IsFittedFromTwoMeasurements) {
+  const ChannelCosts costs = FitChannel(0.3, 11, 1.3, 50);
+  EXPECT_DOUBLE_EQ(costs.bytes_per_s, 500);
+  EXPECT_DOUBLE_EQ(costs.latency_s, 0.2);
+  const ChannelCosts odd = FitChannel(0.3, 10, 0.2, 50);  // a slow first one; never negative
+  EXPECT_GT(odd.bytes_per_s, 0);
+  EXPECT_GE(odd.latency_s, 0);
+}
+
+constexpr PassCosts kTrue = {
+    .pass_s = 2e-4, .sweep_s = 4e-3, .token_s = 1e-4, .token_position_s = 2e-8};
+
+PassSample Measure(const PassCosts& costs, CalibrationPoint point, double noise = 1) {
+  const double positions = PositionSum(point.first_position, point.rows);
+  return {point.rows, positions,
+          noise * (costs.FixedSeconds(point.rows) + costs.token_position_s * positions)};
+}
+
+TEST(PassFitTest, FindsTheConstants) {
+  std::vector<PassSample> samples;
+  for (const uint32_t rows : {1, 8, 20, 40, 80, 160, 320}) {
+    for (const uint32_t first : {0, 1000, 8000}) samples.push_back(Measure(kTrue, {rows, first}));
+  }
+  const Result<PassFit> fit = FitPasses(samples);
+  ASSERT_TRUE(fit.ok());
+  EXPECT_NEAR(fit->costs.token_s, kTrue.token_s, 1e-9);
+  EXPECT_NEAR(fit->costs.sweep_s, kTrue.sweep_s, 1e-7);
+  EXPECT_NEAR(fit->costs.token_position_s, kTrue.token_position_s, 1e-13);
+  EXPECT_NEAR(fit->costs.pass_s, kTrue.pass_s, 1e-7);
+  EXPECT_LT(fit->spread, 1e-6);
+}
+
+TEST(PassFitTest, TheCalibrationPredictsWhatItDidNotMeasure) {
+  Rng rng(3);
+  std::vector<PassSample> samples;
+  for (const CalibrationPoint point : CalibrationPoints(512, 8192)) {
+    samples.push_back(Measure(kTrue, point, 1 + 0.02 * (rng.Uniform() - 0.5)));
+  }
+  const Result<PassFit> fit = FitPasses(samples);
+  ASSERT_TRUE(fit.ok());
+  const PassCostModel model(*fit);
+  for (const uint32_t rows : {2, 24, 100, 200, 400}) {
+    for (const uint32_t first : {0, 3000, 7000}) {
+      const PassSample truth = Measure(kTrue, {rows, first});
+      EXPECT_NEAR(model.Predict(rows, truth.position_sum) / truth.seconds, 1, 0.1)
+          << rows << " rows at " << first;
+    }
+  }
+}
+
+TEST(PassFitTest, OutliersDoNotDecide) {
+  std::vector<PassSample> samples;
+  for (const uint32_t rows : {1, 8, 20, 40, 80, 160, 320}) {
+    for (const uint32_t first : {0, 1000, 8000}) samples.push_back(Measure(kTrue, {rows, first}));
+  }
+  samples[4].seconds *= 5;
+  samples[13].seconds *= 3;
+  const Result<PassFit> fit = FitPasses(samples);
+  ASSERT_TRUE(fit.ok());
+  const PassCostModel model(*fit);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (i == 4 || i == 13) continue;
+    EXPECT_NEAR(model.Predict(samples[i].rows, samples[i].position_sum) / samples[i].seconds, 1,
+                0.05);
+  }
+}
+
+TEST(PassFitTest, RefusesWhatIsNoMeasurement) {
+  EXPECT_FALSE(FitPasses({}).ok());
+  EXPECT_FALSE(FitPasses(std::vector<PassSample>{{1, 0, 1}}).ok());
+  EXPECT_FALSE(FitPasses(std::vector<PassSample>{{1, 0, 1}, {2, 1, 0}}).ok());
+  EXPECT_FALSE(FitPasses(std::vector<PassSample>{{1, 0, 1}, {0, 1, 1}}).ok());
+  EXPECT_TRUE(FitPasses(std::vector<PassSample>{{1, 0, 1}, {1, 0, 1}}).ok());
+}
+
+TEST(PassFitTest, CalibrationPointsFitTheModel) {
+  uint32_t rows = 0;
+  for (const CalibrationPoint& point : CalibrationPoints(512, 8192)) {
+    EXPECT_LE(point.first_position + point.rows, 8192u);
+    rows += point.rows;
+  }
+  EXPECT_LE(rows, 1000u);
+  for (const CalibrationPoint& point : CalibrationPoints(8, 24)) {
+    EXPECT_LE(point.rows, 8u);
+    EXPECT_LE(point.first_position + point.rows, 24u);
+  }
+}
+
+TEST(PassCostModelTest, LearnsAnotherMachineFromItsSteps) {
+  // Calibrated twice too cheap, with attention four times too cheap.
+  PassCosts wrong = kTrue;
+  wrong.token_s /= 2;
+  wrong.sweep_s /= 2;
+  wrong.token_position_s /= 4;
+  PassCostModel model({wrong, 0.02});
+  Rng rng(4);
+  for (int i = 0; i < 600; ++i) {
+    const uint32_t rows = 1u << rng.Below(9);
+    const auto first = static_cast<uint32_t>(rng.Below(8000));
+    model.Note(Measure(kTrue, {rows, first}, rng.Chance(0.05) ? 4 : 1 + 0.1 * rng.Uniform()));
+  }
+  for (const uint32_t rows : {16, 64, 256}) {
+    for (const uint32_t first : {0, 4000, 7000}) {
+      const PassSample truth = Measure(kTrue, {rows, first});
+      EXPECT_NEAR(model.Predict(rows, truth.position_sum) / (1.05 * truth.seconds), 1, 0.12)
+          << rows << " rows at " << first;
+    }
+  }
+  EXPECT_LT(model.uncertainty(), 0.2);
+}
+
+TEST(PassCostModelTest, FewKindsMoveAllConstantsTogether) {
+  PassCostModel model({kTrue, 0.02});
+  for (int i = 0; i < 64; ++i) model.Note(Measure(kTrue, {256, 0}, 3));
+  EXPECT_NEAR(model.costs().token_s / kTrue.token_s, 3, 0.01);
+  EXPECT_NEAR(model.costs().token_position_s / kTrue.token_position_s, 3, 0.01);
+}
+
+TEST(PassCostModelTest, DecodingAloneLeavesLongPassesAsTheyWere) {
+  PassCostModel model({kTrue, 0.02});
+  for (uint32_t i = 0; i < 320; ++i) model.Note(Measure(kTrue, {1 + i % 4, 30 * i}));
+  const PassSample truth = Measure(kTrue, {400, 1000});
+  EXPECT_NEAR(model.Predict(400, truth.position_sum) / truth.seconds, 1, 0.05);
+}
+
+Calibration Example(uint32_t threads) {
+  return {.machine = "a processor \"quoted\"",
+          .model = "0123",
+          .threads = threads,
+          .pass = {kTrue, 0.03},
+          .channels = {{"disk", {1e-4, 1e-5, 5e8}, 0.1}}};
+}
+
+TEST(CalibrationFileTest, ReadsWhatItWrote) {
+  const std::vector<Calibration> written = {Example(2), Example(4)};
+  const std::string text = WriteCalibrations(written);
+  const auto read = ReadCalibrations(text);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  ASSERT_EQ(read->size(), 2u);
+  const Calibration& second = (*read)[1];
+  EXPECT_TRUE(second.IsFor("a processor \"quoted\"", "0123", 4));
+  EXPECT_FALSE(second.IsFor("a processor \"quoted\"", "0123", 2));
+  EXPECT_EQ(second.pass.costs.token_position_s, kTrue.token_position_s);
+  EXPECT_EQ(second.pass.spread, 0.03);
+  ASSERT_EQ(second.channels.size(), 1u);
+  EXPECT_EQ(second.channels[0].name, "disk");
+  EXPECT_EQ(second.channels[0].costs.bytes_per_s, 5e8);
+  EXPECT_EQ(WriteCalibrations(*read), text);
+}
+
+TEST(CalibrationFileTest, KeepsTheNewest) {
+  std::vector<Calibration> many;
+  for (uint32_t i = 0; i < kCalibrationsMax + 3; ++i) many.push_back(Example(i));
+  const auto read = ReadCalibrations(WriteCalibrations(many));
+  ASSERT_TRUE(read.ok());
+  ASSERT_EQ(read->size(), kCalibrationsMax);
+  EXPECT_EQ(read->front().threads, 3u);
+}
+
+TEST(CalibrationFileTest, DamageIsAnError) {
+  const std::vector<Calibration> written = {Example(2)};
+  const std::string text = WriteCalibrations(written);
+  for (const char* bad : {"", "{}", "[]", "null", "{\"version\":1}", "{\"version\":\"1\"}",
+                          R"({"version":2,"calibrations":[]})", R"({"version":1,"calibrations":7})",
+                          R"({"version":1,"calibrations":[{"machine":"m"}]})"}) {
+    const auto read = ReadCalibrations(bad);
+    ASSERT_FALSE(read.ok()) << bad;
+    EXPECT_EQ(read.status().code(), Code::kDataLoss);
+  }
+  std::string negative = text;
+  negative.replace(negative.find("\"pass_s\": "), 10, "\"pass_s\": -");
+  EXPECT_FALSE(ReadCalibrations(negative).ok());
+  for (size_t length = 0; length + 2 < text.size(); ++length) {
+    EXPECT_FALSE(ReadCalibrations(text.substr(0, length)).ok());
+  }
+  Rng rng(5);
+  for (int i = 0; i < 5000; ++i) {  // whatever comes, it comes back
+    std::string damaged = text;
+    damaged[rng.Below(damaged.size())] = static_cast<char>(rng.Below(256));
+    const auto read = ReadCalibrations(damaged);
+    EXPECT_TRUE(!read.ok() || read->size() <= 1);
+  }
+}
+
+}  // namespace
+}  // namespace cairn
