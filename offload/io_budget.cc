@@ -29,10 +29,21 @@ void IoBudget::Wait(uint64_t bytes, bool polite) {
     if (!yields && now >= due_) break;
     changed_.wait_until(lock, yields ? patient_until : due_);
   }
-  if (bytes_per_second_ == 0) return;
+  due_ = std::max(due_, now) + TimeOf(bytes);
+}
+
+void IoBudget::GiveBack(uint64_t bytes) {
+  {
+    std::lock_guard lock(mutex_);
+    due_ -= TimeOf(bytes);
+  }
+  changed_.notify_all();
+}
+
+IoBudget::Clock::duration IoBudget::TimeOf(uint64_t bytes) const {
+  if (bytes_per_second_ == 0) return Clock::duration(0);
   const double seconds = static_cast<double>(bytes) / static_cast<double>(bytes_per_second_);
-  due_ = std::max(due_, now) +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 void IoBudget::Stop() {

@@ -31,12 +31,16 @@ class IoBudget {
   void WaitToRead(uint64_t bytes) { Wait(bytes, false); }
   void WaitToWrite(uint64_t bytes) { Wait(bytes, true); }
 
+  // What waited to move these bytes does not move them after all.
+  void GiveBack(uint64_t bytes);
+
   // From now on nobody waits.
   void Stop();
 
  private:
   using Clock = std::chrono::steady_clock;
   void Wait(uint64_t bytes, bool polite);
+  Clock::duration TimeOf(uint64_t bytes) const;
 
   const uint64_t bytes_per_second_;
   std::mutex mutex_;

@@ -153,14 +153,20 @@ void SegmentSpillStore::Enqueue(WriterOrder order) {
 }
 
 void SegmentSpillStore::RunNextRead() {
+  {
+    std::lock_guard lock(mutex_);
+    if (read_orders_.size() <= waiting_readers_) return;  // some were cancelled
+    ++waiting_readers_;
+  }
+  budget_.WaitToRead(record_bytes_);
   SpillRead order;
   {
     std::lock_guard lock(mutex_);
-    if (read_orders_.empty()) return;  // some were cancelled
+    --waiting_readers_;
+    if (read_orders_.empty()) return budget_.GiveBack(record_bytes_);  // cancelled meanwhile
     order = std::move(read_orders_.front());
     read_orders_.pop_front();
   }
-  budget_.WaitToRead(record_bytes_);
   const auto start = steady_clock::now();
   Status status = files_->Read(order.record, order.block, order.payload);
   const nanoseconds time = steady_clock::now() - start;

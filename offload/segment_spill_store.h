@@ -4,11 +4,13 @@
 //
 //   engine's thread   orders, Poll, stats        segment_spill_store.cc
 //   writer            one order after the other  segment_spill_writer.cc
-//   readers           reads, two at a time       segment_spill_store.cc
+//   readers           reads, a few at a time     segment_spill_store.cc
 //
 // (1) mutex_ guards what the threads share, and is never held while the disk works.
 // (2) A write is reserved in the ledger from its order to its segment's close, or its failure.
 // (3) Each order that was not cancelled has exactly one completion.
+// (4) Reads begin in the order in which they were ordered. One that waits for its turn or for the
+//     budget has not begun, so at most kSpillReadThreads cannot be cancelled any more.
 #pragma once
 
 #include <boost/asio/steady_timer.hpp>
@@ -98,6 +100,7 @@ class SegmentSpillStore final : public SpillStore {
   std::vector<FoundRecord> found_;
   std::deque<WriterOrder> writer_orders_;
   std::deque<SpillRead> read_orders_;
+  size_t waiting_readers_ = 0;  // for their turn; each will take an order, if one is left
   std::vector<SpillCompletion> completions_;
   bool moving_waits_ = false;  // retirements wait for the open segment
   uint64_t bytes_read_ = 0;

@@ -116,6 +116,7 @@ class SpillStore {
   virtual void Write(SpillWrite order) = 0;
   // Closes the open segment after what was ordered so far, full or not.
   virtual void Close() = 0;
+  // Reads begin in the order of the calls, a few at a time.
   virtual void Read(SpillRead order) = 0;
   virtual void Retire(SpillRetire order) = 0;
   // True: a read or write that has not begun; it is forgotten and will not complete.

@@ -42,6 +42,14 @@ TEST(IoBudget, AReadThatEndsLetsTheWriteGo) {
   }
 }
 
+TEST(IoBudget, WhatIsGivenBackDelaysNobody) {
+  IoBudget budget(1);
+  budget.WaitToRead(1 << 30);  // the next one would wait for 34 years
+  auto read = std::async(std::launch::async, [&] { budget.WaitToRead(1); });
+  budget.GiveBack(1 << 30);
+  read.get();
+}
+
 TEST(IoBudget, NobodyWaitsAfterStop) {
   IoBudget budget(1);
   budget.WaitToRead(1 << 30);  // the next one would wait for 34 years

@@ -241,6 +241,30 @@ TEST_F(SpillStoreTest, WhatHasNotBegunCanBeCancelled) {
   for (const auto& found : driver.found()) EXPECT_NE(NumberOf(found.block), 2u);
 }
 
+TEST_F(SpillStoreTest, ReadsBeginInOrderAndThoseThatTheLimitHoldsBackCanBeCancelled) {
+  constexpr uint64_t kReads = 8;
+  std::vector<SpillDriver::Ended> written;
+  {
+    SpillDriver driver(Config(), layout_);
+    written = driver.WriteAll(1, kReads);
+  }
+  SpillStoreConfig config = Config();
+  config.bandwidth_limit = 1;  // after the first one nothing may move for hours
+  SpillDriver driver(config, layout_);
+  std::vector<SpillTicket> tickets;
+  tickets.reserve(kReads);
+  for (const SpillDriver::Ended& one : written) {
+    tickets.push_back(driver.Read(one.completion.record, one.number));
+  }
+  const std::vector<SpillDriver::Ended> ended = driver.Wait(1);
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].number, written[0].number);
+  EXPECT_TRUE(ended[0].intact);
+  EXPECT_FALSE(driver.Cancel(tickets[0]));
+  for (uint64_t i = 1; i < kReads; ++i) EXPECT_TRUE(driver.Cancel(tickets[i])) << i;
+  EXPECT_EQ(driver.outstanding(), 0u);
+}
+
 TEST_F(SpillStoreTest, AWriteThatIsInTheOpenSegmentHasBegun) {
   SpillDriver driver(Config(), layout_);
   const auto old = driver.WriteAll(0, 1);
