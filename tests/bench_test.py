@@ -8,11 +8,14 @@ import stat
 import sys
 import tempfile
 import unittest
+import xml.etree.ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
 
 import bench
 import bench_report
+import bench_restore
+import restore_plot
 from bench_contestants import ROWS, BenchError, Cairn, LlamaCpp, llama_cpp, run
 
 BY_NAME = {row.name: row for row in ROWS}
@@ -100,6 +103,79 @@ class Contestants(unittest.TestCase):
             run(["sh", "-c", "echo out of cheese >&2; exit 3"])
         with self.assertRaisesRegex(BenchError, "/nonexistent"):
             run(["/nonexistent"])
+
+
+class Restore(unittest.TestCase):
+    LINEAR = [eighth / 8 for eighth in range(1, 9)]  # of a second
+
+    @staticmethod
+    def point(bandwidth, **seconds):
+        """Each policy with samples around what is given; cairn loads a quarter."""
+        return {"bandwidth": bandwidth,
+                "policies": {policy: {"samples": [time + 7, time, 0], "loaded": [0.25 * (policy == "cairn")] * 3}
+                             for policy, time in seconds.items()}}
+
+    def report(self):
+        even = self.point(20, load_all=4.0, recompute_all=4.0, greedy=4.0, threshold=5.0, cake=2.0, cairn=2.5)
+        fast = self.point(600, load_all=0.1, recompute_all=4.0, greedy=0.1, threshold=0.1, cake=0.2, cairn=0.101)
+        return bench_restore.summarize(6144, [even, fast], [[2 * time for time in self.LINEAR], self.LINEAR])
+
+    def test_best_split(self):
+        self.assertAlmostEqual(bench_restore.best_split(1.0, self.LINEAR), 0.5)
+        self.assertAlmostEqual(bench_restore.best_split(3.0, self.LINEAR), 0.75)  # three quarters are computed
+        self.assertAlmostEqual(bench_restore.best_split(0.01, self.LINEAR), 0.01 / 1.01)
+        self.assertAlmostEqual(bench_restore.best_split(100.0, self.LINEAR), 1 / 1.01)
+        # The later, the dearer: x^2 = 1 - x, but for the straight lines between eighths.
+        squares = [time * time for time in self.LINEAR]
+        self.assertAlmostEqual(bench_restore.best_split(1.0, squares), 0.382, 2)
+
+    def test_summary(self):
+        report = self.report()
+        even, fast = report["points"]
+        self.assertEqual(report["beginnings"], [1.5 * time for time in self.LINEAR])
+        self.assertEqual((even["medians"]["cairn"], even["loaded"]), (2.5, 0.25))
+        self.assertEqual((even["best_rival"], even["hindsight"]), ("cake", 1.25))
+        self.assertEqual((even["gain"], even["split"], even["gain_bound"]), (1.6, 2.0, 2.0))
+        self.assertEqual(fast["best_rival"], "greedy")  # the first by name of those that are equal
+        self.assertAlmostEqual(fast["hindsight"], 1.01)
+        self.assertAlmostEqual(fast["gain_bound"], 1.025)
+        json.dumps(report)
+
+    def test_table(self):
+        lines = bench_restore.table(self.report()).splitlines()
+        self.assertEqual([cell.strip() for cell in lines[2].split("|")[1:-1]],
+                         ["20 MB/s", "4.000", "4.000", "4.000", "5.000", "2.000", "2.500", "25%", "2.000", "1.25 (cake)",
+                          "1.60×", "2.00×"])
+        self.assertIn("median 1.13 (goal <= 1.05, short), worst 1.25", lines[-1])
+        self.assertIn("at 20 MB/s: 1.60× faster than the better pure plan, 80% of the 2.00×", lines[-1])
+        self.assertTrue(lines[-1].endswith("(goal >= 85%, short)."))
+
+    def test_plot(self):
+        name = "{http://www.w3.org/2000/svg}"
+        drawn = xml.etree.ElementTree.fromstring(restore_plot.draw(self.report()))
+        curves = drawn.findall(name + "polyline")
+        self.assertEqual(len(curves), 7)
+        # cairn is drawn last: from 20 MB/s, at the left edge, to 600, which is not quite the 1,000 of the right one, and down.
+        (x1, y1), (x2, y2) = [map(float, corner.split(",")) for corner in curves[-1].get("points").split()]
+        self.assertEqual(x1, restore_plot.LEFT)
+        self.assertTrue(x1 < x2 < restore_plot.WIDTH - restore_plot.RIGHT)
+        self.assertTrue(restore_plot.TOP < y1 < y2 < restore_plot.HEIGHT - restore_plot.BOTTOM)
+        words = [each.text for each in drawn.findall(name + "text")]
+        for label in ("cairn", "best split in hindsight", "200", "0.5", "1000", "A session of 6,144 tokens comes back from disk"):
+            self.assertIn(label, words)
+
+    def test_plot_of_one_bandwidth(self):
+        report = self.report()
+        del report["points"][1]
+        drawn = xml.etree.ElementTree.fromstring(restore_plot.draw(report))
+        [x] = {float(dot.get("cx")) for dot in drawn.findall("{http://www.w3.org/2000/svg}circle")}
+        self.assertTrue(restore_plot.LEFT < x < restore_plot.WIDTH - restore_plot.RIGHT)  # between 10 and 50 MB/s
+
+    def test_axes_begin_and_end_with_a_tick(self):
+        self.assertEqual(restore_plot.LogAxis([1.1, 1.9], 0, 1).ticks, [1, 2])
+        self.assertEqual(restore_plot.LogAxis([20, 20], 0, 1).ticks, [10, 20, 50])
+        axis = restore_plot.LogAxis([2, 600], 100, 0)
+        self.assertEqual((axis.ticks[0], axis.ticks[-1], axis.at(2), axis.at(1000)), (2, 1000, 100, 0))
 
 
 class Report(unittest.TestCase):
@@ -276,6 +352,20 @@ echo '{{"case":"served","streams":1,"tokens_per_s":'$rate'}}'""")
         status, out, err = self.bench("--rows", "decode-8x128")
         self.assertEqual((status, out), (1, ""))
         self.assertIn("llama-batched-bench", err)
+
+    def test_what_restore_may_be_asked(self):
+        def complaint(*arguments):
+            with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as err:
+                bench.parse_arguments(arguments)
+            return err.getvalue()
+
+        self.assertIn("between 512 and 7680", complaint("restore", "--context", "7681"))
+        self.assertIn("ends in .svg", complaint("restore", "--plot", "out.png"))
+        self.assertIn("not among the rows", complaint("grpc", "--plot", "out.svg"))
+        self.assertIn("start at 1", complaint("restore", "--bandwidths", "10,0"))
+        self.assertEqual(bench.parse_arguments(["restore", "--bandwidths", "10,35"]).bandwidths, [10, 35])
+        self.assertEqual(bench.parse_arguments(["restore"]).bandwidths, (2, 5, 10, 20, 35, 60, 120, 600))
+        self.assertEqual(bench.parse_arguments(["restore", "--quick"]).bandwidths, (10, 35, 120))
 
     def test_an_unknown_row(self):
         with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as err:

@@ -18,11 +18,13 @@ import tempfile
 import time
 
 import bench_report
+import bench_restore
 import bench_tiers
+import restore_plot
 from bench_contestants import ROWS, BenchError, Cairn, llama_cpp, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = ["grpc", "durable", "tiers", "start", "scaling", "threads", "roofline"]
+EXTRAS = ["grpc", "durable", "tiers", "restore", "start", "scaling", "threads", "roofline"]
 SCALING_CONTEXTS = (64, 256, 1024, 2048, 4096, 7800)
 SERVED = ((64, 1), (128, 8))  # context and streams
 SERVED_TOKENS = 256  # by each stream: the first and last ones are not all at the same time
@@ -183,6 +185,11 @@ def parse_arguments(arguments):
     parser.add_argument("--quick", action="store_true", help="one turn of each")
     parser.add_argument("--alone", action="store_true", help="without llama.cpp")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="of every engine (default 2)")
+    parser.add_argument("--context", type=int, default=bench_restore.CONTEXT, metavar="TOKENS",
+                        help=f"of the session in the row restore (default {bench_restore.CONTEXT})")
+    parser.add_argument("--bandwidths", metavar="MB/S,...", type=lambda text: [int(one) for one in text.split(",")],
+                        help="of the disk in the row restore (default " + ",".join(map(str, bench_restore.BANDWIDTHS)) + ")")
+    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE.svg", help="the row restore as a picture")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="everything measured, for machines")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release", help=argparse.SUPPRESS)
     parser.add_argument("--cache", type=pathlib.Path, default=ROOT / ".cache", help=argparse.SUPPRESS)
@@ -193,9 +200,25 @@ def parse_arguments(arguments):
             parser.error(f"no row is called {name}; there are {', '.join(names)}")
     if options.alternations < 1 or options.threads < 1:
         parser.error("--alternations and --threads start at 1")
+    check_restore(parser, options)
     if options.quick:
         options.alternations = 1
     return options
+
+
+def check_restore(parser, options):
+    if not bench_restore.CONTEXT_MIN <= options.context <= bench_restore.CONTEXT_MAX:
+        parser.error(f"--context lies between {bench_restore.CONTEXT_MIN} and {bench_restore.CONTEXT_MAX}")
+    if options.bandwidths is None:
+        options.bandwidths = bench_restore.QUICK_BANDWIDTHS if options.quick else bench_restore.BANDWIDTHS
+    if min(options.bandwidths) < 1:
+        parser.error("--bandwidths start at 1")
+    if options.plot is None:
+        return
+    if options.plot.suffix != ".svg":
+        parser.error(f"--plot draws SVG: a file whose name ends in .svg, not {options.plot}")
+    if "restore" not in options.rows:
+        parser.error("--plot draws the row restore, which is not among the rows")
 
 
 def measure(options):
@@ -224,6 +247,9 @@ def measure(options):
     if "tiers" in options.rows:
         report["tiers"] = bench_tiers.measure(cairns[-1], options.cache / "llama.cpp",
                                               models / "SmolLM2-135M-Instruct.Q4_0.gguf", repeat, options.alone, say)
+    if "restore" in options.rows:
+        report["restore"] = bench_restore.measure(cairns[-1], options.context, options.bandwidths,
+                                                  options.alternations, say)
     if "start" in options.rows:
         report["start"] = measure_start(cairns, options.alternations)
     if "scaling" in options.rows:
@@ -246,6 +272,8 @@ def show(report):
         print("\n" + bench_report.durable_table(report["durable"]))
     if "tiers" in report:
         print("\n" + bench_tiers.table(report["tiers"]))
+    if "restore" in report:
+        print("\n" + bench_restore.table(report["restore"]))
     if "start" in report:
         print("\n" + bench_report.start_table(report["start"]))
     if "scaling" in report:
@@ -269,6 +297,8 @@ def main(arguments):
         say("cairn bench: stopped")
         return 130
     show(report)
+    if options.plot:
+        options.plot.write_text(restore_plot.draw(report["restore"]))
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
