@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "offload/restore_planner.h"
+#include "offload/restore_times.h"
 #include "tests/restore_problems.h"
 #include "tests/restore_simulator.h"
 
@@ -191,6 +192,40 @@ TEST(RestoreRegretTest, AgainstAllCountsOfThreeTiersInFront) {
 }
 TEST(RestoreRegretTest, AgainstAllCountsOfFourTiers) {
   JudgeCounts("all counts of 4 tiers, Front alone", kProblems / 100, 36, 4, false);
+}
+
+// Still larger ones, by the planner's clock, which agrees with the simulator's (see above).
+double BestOfAllCountsByTimes(const RestoreProblem& problem) {
+  RestoreLayout layout;
+  layout.Build(problem.blocks, static_cast<uint32_t>(problem.channels.size()));
+  const RestoreTimes times(problem, layout);
+  RecomputeCounts counts = times.RecomputeNothing();
+  double best = HUGE_VAL;
+  while (true) {
+    if (problem.allows_wave) best = std::min(best, times.WaveSeconds(counts));
+    if (times.FrontBound(counts) < best) best = std::min(best, times.FrontSeconds(counts));
+    uint32_t s = 0;
+    while (s < times.channel_count() && counts[s] == layout.count(s)) counts[s++] = 0;
+    if (s == times.channel_count()) return best;
+    ++counts[s];
+  }
+}
+
+void JudgeLarge(const char* name, uint32_t blocks_max, uint32_t channels, bool wave) {
+  Rng rng(20 + channels);
+  Regrets regrets;
+  for (int i = 0; i < kProblems / 40; ++i) {
+    const auto block_count = blocks_max / 3 + static_cast<uint32_t>(rng.Below(blocks_max));
+    OwnedProblem made = RandomProblem(rng, block_count, channels);
+    made.problem.allows_wave = wave;
+    regrets.Add(PlanRestore(made.problem), BestOfAllCountsByTimes(made.problem));
+  }
+  regrets.Judge(name);
+}
+
+TEST(RestoreRegretTest, AgainstAllCountsOfLargeLayouts) {
+  JudgeLarge("all counts of 1 tier, large", 2000, 1, true);
+  JudgeLarge("all counts of 2 tiers, large", 300, 2, true);
 }
 
 }  // namespace
