@@ -61,22 +61,21 @@ def come_back(client, context):
     return seconds(usage.first_token_time), usage.disk_tokens / context
 
 
-def compute_beginnings(client, context, turn):
+def compute_beginnings(client, context):
     """Seconds to the first token of prompts of 1/8, 2/8 ... of the context, each computed from nothing."""
     times = []
     for eighth in range(1, EIGHTHS + 1):
         name = f"eighth-{eighth}"
         client.create(name)
-        usage = client.decode(name, token_ids(eighth * context // EIGHTHS, seed=10 + eighth + EIGHTHS * turn))
+        usage = client.decode(name, token_ids(eighth * context // EIGHTHS, seed=10 + eighth))
         client.delete(name)
         times.append(seconds(usage.first_token_time))
     return times
 
 
 def measure_at(cairn, seed, folder, context, bandwidth, repeat, say):
-    """{policy: {"samples": [seconds], "loaded": [shares]}} and the same for beginnings: [[seconds] a turn]."""
+    """{policy: {"samples": [seconds], "loaded": [shares]}}, and what computing beginnings takes meanwhile."""
     figures = {policy: {"samples": [], "loaded": []} for policy in POLICIES}
-    beginnings = []
     with contextlib.ExitStack() as stack:
         clients = {}
         for policy in POLICIES:
@@ -92,7 +91,7 @@ def measure_at(cairn, seed, folder, context, bandwidth, repeat, say):
                 say(f"restore [{turn + 1}/{repeat}] {bandwidth} MB/s, {policy}: {took:.3f} s, {loaded:.0%} loaded")
                 figures[policy]["samples"].append(took)
                 figures[policy]["loaded"].append(loaded)
-            beginnings.append(compute_beginnings(clients["recompute_all"], context, turn))
+        beginnings = compute_beginnings(clients["recompute_all"], context)
     if any(figures["recompute_all"]["loaded"]):
         raise BenchError("recompute_all has loaded blocks: the policies are not what they say")
     return figures, beginnings
@@ -106,14 +105,14 @@ def measure(cairn, context, bandwidths, repeat, say):
         say(f"restore: a session of {context:,} tokens")
         prepare(cairn, seed, context)
         for bandwidth in bandwidths:
-            figures, more = measure_at(cairn, seed, folder, context, bandwidth, repeat, say)
+            figures, times = measure_at(cairn, seed, folder, context, bandwidth, repeat, say)
             points.append({"bandwidth": bandwidth, "policies": figures})
-            beginnings += more
+            beginnings.append(times)
     return summarize(context, points, beginnings)
 
 
 def summarize(context, points, beginnings):
-    """Adds medians and ratios to each of `points`; of `beginnings`, which are of all bandwidths, only the shape counts."""
+    """Adds medians and ratios to each of `points`; of `beginnings`, one list for each of them, only the shape counts."""
     computed = [statistics.median(times) for times in zip(*beginnings)]
     shape = [time / computed[-1] for time in computed]
     for point in points:
