@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numeric>
+#include <utility>
 
 #include "offload/restore_search.h"
 #include "offload/restore_times.h"
@@ -241,6 +241,29 @@ RestoreUse UseOf(const RestoreProblem& problem, const RestorePlan& plan) {
   return use;
 }
 
+constexpr size_t kReorderedMax = 8;  // restores, of which neighbours are exchanged
+
+// Plans each with the backlog of those before it; the sum of their times.
+double PlanInOrder(std::span<const RestoreProblem> problems, RestorePolicy policy,
+                   RestoreScratch& scratch, std::vector<QueuedRestore>& queue) {
+  std::array<double, kRestoreChannelsMax> loads_s{};  // of those before, by channel
+  double compute_s = 0;
+  double sum_s = 0;
+  for (QueuedRestore& queued : queue) {
+    RestoreProblem problem = problems[queued.problem];
+    std::vector<RestoreChannel> channels(problem.channels.begin(), problem.channels.end());
+    for (uint32_t c = 0; c < channels.size(); ++c) channels[c].backlog_s += loads_s[c];
+    problem.channels = channels;
+    problem.compute_backlog_s += compute_s;
+    PlanRestore(problem, policy, scratch, queued.plan);
+    const RestoreUse use = UseOf(problem, queued.plan);
+    for (uint32_t c = 0; c < channels.size(); ++c) loads_s[c] += use.channel_s[c];
+    compute_s += use.compute_s;
+    sum_s += queued.plan.predicted_s;
+  }
+  return sum_s;
+}
+
 }  // namespace
 
 void PlanRestore(const RestoreProblem& problem, RestorePolicy policy, RestoreScratch& scratch,
@@ -267,19 +290,15 @@ std::vector<QueuedRestore> PlanRestores(std::span<const RestoreProblem> problems
   std::stable_sort(queue.begin(), queue.end(), [](const auto& a, const auto& b) {
     return a.plan.predicted_s < b.plan.predicted_s;
   });
-  std::vector<double> loads_s;  // of those before, by channel
-  double compute_s = 0;
-  for (QueuedRestore& queued : queue) {
-    RestoreProblem problem = problems[queued.problem];
-    std::vector<RestoreChannel> channels(problem.channels.begin(), problem.channels.end());
-    loads_s.resize(channels.size());
-    for (uint32_t c = 0; c < channels.size(); ++c) channels[c].backlog_s += loads_s[c];
-    problem.channels = channels;
-    problem.compute_backlog_s += compute_s;
-    PlanRestore(problem, policy, scratch, queued.plan);
-    const RestoreUse use = UseOf(problem, queued.plan);
-    for (uint32_t c = 0; c < channels.size(); ++c) loads_s[c] += use.channel_s[c];
-    compute_s += use.compute_s;
+  double sum_s = PlanInOrder(problems, policy, scratch, queue);
+  // One that is short by itself may hold up a channel that the next one hardly needs.
+  for (size_t i = 0; i + 1 < queue.size() && queue.size() <= kReorderedMax; ++i) {
+    std::vector<QueuedRestore> other = queue;
+    std::swap(other[i], other[i + 1]);
+    const double other_sum_s = PlanInOrder(problems, policy, scratch, other);
+    if (other_sum_s >= sum_s) continue;
+    queue = std::move(other);
+    sum_s = other_sum_s;
   }
   return queue;
 }

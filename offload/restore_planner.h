@@ -38,8 +38,9 @@ RestorePlan PlanRestore(const RestoreProblem& problem,
                         RestorePolicy policy = RestorePolicy::kCairn);
 
 // Several contexts come back at once over the same channels and the same compute. The one that is
-// back first when alone goes first, which keeps the sum of their times low; each is planned with
-// the backlog that those before it leave. Channels and costs of all problems are the same.
+// back first when alone goes first, unless the sum of their times is less when it changes places
+// with the next; each is planned with the backlog that those before it leave. Channels and costs of
+// all problems are the same.
 struct QueuedRestore {
   uint32_t problem = 0;  // which one
   RestorePlan plan;      // its times count from now, waiting included

@@ -236,6 +236,18 @@ TEST(RestorePlannerTest, TheShortestGoesFirst) {
   EXPECT_DOUBLE_EQ(queue[1].plan.predicted_s, 7);  // one second later than alone
 }
 
+TEST(RestorePlannerTest, OneThatHardlyNeedsTheChannelGoesBeforeAShorterOne) {
+  OwnedProblem loads = Simple("aaa", {{.block_s = 1}});
+  OwnedProblem computes = Simple("a", {{.block_s = 1}});
+  loads.problem.pass.token_s = computes.problem.pass.token_s = 2.5;
+  computes.problem.new_tokens = 4;  // 10 s
+  const std::vector<RestoreProblem> problems = {loads.problem, computes.problem};
+  const std::vector<QueuedRestore> queue = PlanRestores(problems);
+  EXPECT_EQ(queue[0].problem, 1u);
+  EXPECT_DOUBLE_EQ(queue[0].plan.predicted_s, 11);
+  EXPECT_DOUBLE_EQ(queue[1].plan.predicted_s, 4);  // the other way round: 3 s and 14 s
+}
+
 TEST(RestorePlannerTest, ChannelsAreSharedByThoseThatComeBackTogether) {
   // Eight equal ones: alone each would take 2 s; the sum of their waits is that of taking turns.
   const OwnedProblem one = Simple("aaaa", {{.block_s = 1}});
