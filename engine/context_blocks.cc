@@ -8,13 +8,27 @@
 
 namespace cairn {
 
+namespace {
+
+// The blocks that a plan loads, in its order.
+std::vector<uint32_t> LoadsOf(const RestorePlan& plan) {
+  std::vector<uint32_t> loads;
+  for (const std::vector<uint32_t>& channel : plan.load_order) {
+    loads.insert(loads.end(), channel.begin(), channel.end());
+  }
+  return loads;
+}
+
+}  // namespace
+
 ContextBlocks::ContextBlocks(BlockStore& store, const BlockKey& root, uint32_t priority)
     : store_(store), root_(root), priority_(priority), block_tokens_(store.layout().block_tokens) {}
 
 Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
                                                               const BlockKey& root,
                                                               std::span<const uint32_t> tokens,
-                                                              uint32_t priority, Stream& stream) {
+                                                              uint32_t priority, Stream& stream,
+                                                              const Planner& planner) {
   std::unique_ptr<ContextBlocks> context(new ContextBlocks(store, root, priority));
   const uint32_t block_tokens = context->block_tokens_;
   const uint32_t block_count = BlocksFor(tokens.size(), block_tokens);
@@ -29,7 +43,8 @@ Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
                              " more blocks; the pool has " + std::to_string(need.available) +
                              " to give");
   }
-  std::vector<Hold> found = store.Match(root, tokens, priority);
+  const RestorePlan plan = planner(store.Survey(root, tokens));
+  std::vector<Hold> found = store.Match(root, tokens, priority, LoadsOf(plan));
   found.resize(block_count);
   auto missing =
       static_cast<uint32_t>(std::ranges::count_if(found, [](const Hold& hold) { return !hold; }));
@@ -74,16 +89,84 @@ Result<bool> ContextBlocks::Settle() {
     if (!entry.loading || entry.hold.is_loading()) continue;
     if (entry.hold.is_lost()) {
       ASSIGN_OR_RETURN(std::vector<Hold> fresh, store_.Reserve(1));
-      if (int64_t* tokens = FoundTokens(entry.tier)) *tokens -= block_tokens_;
-      filled_count_ -= entry.filled;
-      entry = {.hold = std::move(fresh[0])};
-      first_missing_block_ = std::min(first_missing_block_, block);
+      BecomeMissing(block, std::move(fresh[0]));
+      continue;
     }
     entry.loading = false;
     addresses_[block] = AddressOf(entry);
     --loading_count_;
   }
   return loading_count_ > 0;
+}
+
+Status ContextBlocks::Revise(std::span<const uint32_t> tokens, const Planner& planner) {
+  std::vector<Origin> origins = store_.Survey(root_, tokens);
+  bool has_choice = false;
+  for (size_t block = 0; block < origins.size(); ++block) {
+    const Entry& entry = entries_[block];
+    if (entry.sealed && !entry.loading) {
+      origins[block] = Origin::kResident;
+    } else if (entry.loading) {
+      origins[block] = entry.tier == Tier::kHost ? Origin::kHost : Origin::kDisk;
+    } else if (entry.filled > 0) {
+      origins[block] = Origin::kAbsent;  // begun
+    }
+    has_choice |= origins[block] == Origin::kHost || origins[block] == Origin::kDisk;
+  }
+  if (!has_choice) return Status();
+  const RestorePlan plan = planner(origins);
+  for (size_t block = 0; block < origins.size(); ++block) {
+    const bool is_given_up = entries_[block].loading && plan.verdicts[block] == Verdict::kRecompute;
+    if (is_given_up) RETURN_IF_ERROR(GiveUpLoad(block, tokens));
+  }
+  for (const uint32_t block : LoadsOf(plan)) {
+    if (entries_[block].sealed || entries_[block].filled > 0) continue;
+    Hold hold = store_.MatchOne(root_, tokens, block, priority_);
+    if (hold) BecomeLoading(block, std::move(hold));
+  }
+  return Status();
+}
+
+// Drops the hold, which ends a load that has not begun; one that has goes on for nobody. Its slot
+// may be the only one there is: if none can be had, the block is loaded after all.
+Status ContextBlocks::GiveUpLoad(size_t block, std::span<const uint32_t> tokens) {
+  Entry& entry = entries_[block];
+  entry.hold.Release();
+  Result<std::vector<Hold>> fresh = store_.Reserve(1);
+  if (!fresh.ok()) entry.hold = store_.MatchOne(root_, tokens, block, priority_);
+  if (entry.hold) return Status();
+  BecomeMissing(block, fresh.ok() ? std::move(fresh->front()) : Hold());
+  return fresh.status();
+}
+
+// A block that was to be loaded is computed instead.
+void ContextBlocks::BecomeMissing(size_t block, Hold fresh) {
+  Entry& entry = entries_[block];
+  CHECK(entry.loading);
+  if (int64_t* tokens = FoundTokens(entry.tier)) *tokens -= block_tokens_;
+  filled_count_ -= entry.filled;
+  --loading_count_;
+  entry = {.hold = std::move(fresh)};
+  addresses_[block] = entry.hold ? AddressOf(entry) : nullptr;
+  first_missing_block_ = std::min(first_missing_block_, block);
+}
+
+// A block that was to be computed is loaded instead, or has come by other means.
+void ContextBlocks::BecomeLoading(size_t block, Hold hold) {
+  Entry& entry = entries_[block];
+  CHECK(!entry.sealed && entry.filled == 0);
+  const bool loading = !hold.is_ready();
+  const Tier tier = hold.tier();
+  entry = {.hold = std::move(hold),
+           .filled = block_tokens_,
+           .sealed = true,
+           .loading = loading,
+           .tier = tier};
+  addresses_[block] = loading ? nullptr : AddressOf(entry);
+  filled_count_ += block_tokens_;
+  loading_count_ += loading;
+  if (int64_t* tokens = FoundTokens(tier)) *tokens += block_tokens_;
+  SkipSealed();
 }
 
 int64_t ContextBlocks::host_token_count() const {
@@ -104,9 +187,19 @@ void ContextBlocks::Append(Entry entry) {
   loading_count_ += entry.loading;
   if (int64_t* tokens = FoundTokens(entry.tier)) *tokens += block_tokens_;
   entries_.push_back(std::move(entry));
+  SkipSealed();
+}
+
+void ContextBlocks::SkipSealed() {
   while (first_missing_block_ < entries_.size() && entries_[first_missing_block_].sealed) {
     ++first_missing_block_;
   }
+}
+
+size_t ContextBlocks::FirstLoadingBlock() const {
+  if (loading_count_ == 0) return entries_.size();
+  const auto first = std::ranges::find_if(entries_, &Entry::loading);
+  return static_cast<size_t>(first - entries_.begin());
 }
 
 // The model writes only to blocks that are not sealed; the one table serves reading and writing.
@@ -124,11 +217,26 @@ uint32_t ContextBlocks::missing_count(size_t token_count) const {
   return static_cast<uint32_t>(token_count - filled_count_);
 }
 
+uint32_t ContextBlocks::computable_count(size_t token_count) const {
+  if (loading_count_ == 0) return missing_count(token_count);
+  uint32_t count = 0;
+  for (const PositionRange& run : MissingRuns(token_count, UINT32_MAX)) count += run.count;
+  return count;
+}
+
 std::vector<PositionRange> ContextBlocks::MissingRuns(size_t token_count, uint32_t row_max) const {
+  return MissingRuns(token_count, row_max, FirstLoadingBlock());
+}
+
+std::vector<PositionRange> ContextBlocks::AllMissingRuns(size_t token_count) const {
+  return MissingRuns(token_count, UINT32_MAX, entries_.size());
+}
+
+std::vector<PositionRange> ContextBlocks::MissingRuns(size_t token_count, uint32_t row_max,
+                                                      size_t block_end) const {
   std::vector<PositionRange> runs;
   uint32_t row_count = 0;
-  for (size_t block = first_missing_block_; block < entries_.size() && row_count < row_max;
-       ++block) {
+  for (size_t block = first_missing_block_; block < block_end && row_count < row_max; ++block) {
     const size_t begin = block * block_tokens_ + entries_[block].filled;
     const size_t end = std::min<size_t>((block + 1) * block_tokens_, token_count);
     if (begin >= end) continue;
@@ -158,9 +266,7 @@ void ContextBlocks::Written(PositionRange run, std::span<const uint32_t> tokens)
                              tokens.subspan(block * block_tokens_, block_tokens_), priority_);
     entry.sealed = true;
     addresses_[block] = AddressOf(entry);
-    while (first_missing_block_ < entries_.size() && entries_[first_missing_block_].sealed) {
-      ++first_missing_block_;
-    }
+    SkipSealed();
   }
 }
 

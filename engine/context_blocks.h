@@ -5,16 +5,19 @@
 // drops early blocks first, and a block that is there is used wherever it stands. A block is
 // sealed, and so shared, as soon as its last position is written.
 //
-// Blocks that lie further down are loaded first: until Settle says that they are here, nothing may
-// be computed. What could not be loaded counts as missing then.
+// Of the blocks that lie further down some are loaded and the others are computed again, as a plan
+// says (offload/restore_plan.h). Both go on at once: a position may be computed as soon as every
+// block before it is in place. What could not be loaded counts as missing when Settle finds out,
+// and Revise has what is left follow another plan.
 //
 // (1) While it lives, every block it knows is held.
-// (2) Every block before first_missing_block_ is sealed.
+// (2) Every block before first_missing_block_ is sealed, or will be when its load is over.
 // Threads: the engine thread only.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -22,6 +25,7 @@
 #include "base/status.h"
 #include "kernels/device.h"
 #include "offload/block_store.h"
+#include "offload/restore_plan.h"
 
 namespace cairn {
 
@@ -33,13 +37,17 @@ struct PositionRange {
 
 class ContextBlocks {
  public:
-  // Takes everything that `tokens` need at once: blocks that are there, copies of the beginnings of
-  // blocks, and fresh ones for the rest and for the next position. Nothing taken, and
-  // kResourceExhausted when the pool is short; kUnavailable when it is worth waiting for blocks
-  // that are on their way out of it.
+  // Makes the plan for the full blocks of a context from what it takes to use each.
+  using Planner = std::function<RestorePlan(std::span<const Origin> blocks)>;
+
+  // Takes everything that `tokens` need at once: blocks that are there, slots for those that the
+  // plan loads, copies of the beginnings of blocks, and fresh ones for the rest and for the next
+  // position. Nothing taken, and kResourceExhausted when the pool is short; kUnavailable when it is
+  // worth waiting for blocks that are on their way out of it.
   static Result<std::unique_ptr<ContextBlocks>> Acquire(BlockStore& store, const BlockKey& root,
                                                         std::span<const uint32_t> tokens,
-                                                        uint32_t priority, Stream& stream);
+                                                        uint32_t priority, Stream& stream,
+                                                        const Planner& planner);
 
   // Blocks that `token_count` tokens and the next position take, resident or not.
   static uint32_t BlocksFor(size_t token_count, uint32_t block_tokens) {
@@ -50,6 +58,9 @@ class ContextBlocks {
   // there is no slot to compute it in.
   Result<bool> Settle();
   bool is_loading() const { return loading_count_ > 0; }
+  // Has blocks that are neither in place nor begun follow a new plan: loads that it does not want
+  // are given up, and others begin. kResourceExhausted as Settle. `tokens` as for Written.
+  Status Revise(std::span<const uint32_t> tokens, const Planner& planner);
   // Tokens in whole blocks that were found, by the tier where they lay; less those that got lost on
   // the way.
   struct Found {
@@ -60,9 +71,13 @@ class ContextBlocks {
 
   // Of the first `token_count` positions, how many are still to be computed.
   uint32_t missing_count(size_t token_count) const;
-  // The first `row_max` missing positions below `token_count`, as runs in increasing order: one
-  // run, or several when there are holes. All of them may be computed in one pass.
+  // Of these, how many may be computed now: those before the first block that is still loading.
+  uint32_t computable_count(size_t token_count) const;
+  // The first `row_max` of them below `token_count`, as runs in increasing order: one run, or
+  // several when there are holes. All of them may be computed in one pass.
   std::vector<PositionRange> MissingRuns(size_t token_count, uint32_t row_max) const;
+  // All that are missing, computable or not.
+  std::vector<PositionRange> AllMissingRuns(size_t token_count) const;
   // The model has written `run`; call it for the runs of MissingRuns in their order. `tokens`: of
   // the whole context.
   void Written(PositionRange run, std::span<const uint32_t> tokens);
@@ -95,6 +110,13 @@ class ContextBlocks {
   const BlockKey& ParentKey(size_t block) const;
   std::byte* AddressOf(const Entry& entry) const;
   void Append(Entry entry);
+  void SkipSealed();
+  size_t FirstLoadingBlock() const;
+  std::vector<PositionRange> MissingRuns(size_t token_count, uint32_t row_max,
+                                         size_t block_end) const;
+  Status GiveUpLoad(size_t block, std::span<const uint32_t> tokens);
+  void BecomeMissing(size_t block, Hold fresh);
+  void BecomeLoading(size_t block, Hold hold);
   int64_t* FoundTokens(Tier tier);
 
   BlockStore& store_;

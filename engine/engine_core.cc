@@ -41,8 +41,8 @@ EngineCore::EngineCore(EngineParts parts, const EngineConfig& config, const Cloc
       encoder_(*parts_.tokenizer, parts_.chat_template, config.context_length),
       sessions_(config, parts_.model->config().vocabulary_size, clock, seed,
                 parts_.journal ? &parts_.journal->changes() : nullptr),
-      runner_(*parts_.model, *parts_.blocks, sessions_, *parts_.tokenizer, config, clock,
-              parts_.trace.get(), parts_.journal.get()),
+      runner_(*parts_.model, *parts_.blocks, *parts_.restores, sessions_, *parts_.tokenizer, config,
+              clock, parts_.trace.get(), parts_.journal.get()),
       rng_(MixBits(seed)) {
   RestoreSessions();
 }

@@ -9,6 +9,7 @@
 #include "engine/api.h"
 #include "engine/chat_template.h"
 #include "engine/model.h"
+#include "engine/restore_strategy.h"
 #include "engine/session_journal.h"
 #include "engine/tokenizer.h"
 #include "engine/trace.h"
@@ -18,7 +19,8 @@ namespace cairn {
 
 struct EngineParts {
   std::unique_ptr<Model> model;
-  std::unique_ptr<BlockStore> blocks;  // on the model's device
+  std::unique_ptr<BlockStore> blocks;         // on the model's device
+  std::unique_ptr<RestoreStrategy> restores;  // knows `blocks`
   std::unique_ptr<const Tokenizer> tokenizer;
   Result<std::unique_ptr<ChatTemplate>> chat_template;  // a Status is the answer to chat content
   ModelInfo model_info;

@@ -241,8 +241,11 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
     ASSIGN_OR_RETURN(trace, TraceWriter::Open(options.trace_path));
   }
   ModelInfo info = DescribeModel(*model, *tokenizer, fingerprint, config);
+  std::unique_ptr<RestoreStrategy> restores =
+      options.make_restores ? options.make_restores(*blocks) : MakeLoadAllStrategy();
   LoadedEngine loaded{.parts = {.model = std::move(model),
                                 .blocks = std::move(blocks),
+                                .restores = std::move(restores),
                                 .tokenizer = std::move(tokenizer),
                                 .chat_template = std::move(chat_template),
                                 .model_info = std::move(info),

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "engine/engine_config.h"
 #include "engine/engine_parts.h"
+#include "engine/restore_strategy.h"
 #include "kernels/kv_layout.h"
 #include "kernels/ops.h"
 #include "offload/spill_store.h"
@@ -28,13 +29,14 @@ struct LoadOptions {
   uint32_t thread_count = 0;  // compute threads; 0: one a processor that this process may use
   ComputeMode mode = ComputeMode::kExact;
   std::optional<std::string> instruction_set;
-  uint64_t device_memory_bytes = 0;  // of the block pool; 0: fits the machine
-  uint64_t host_memory_bytes = 0;    // of the host pool; 0: there is none
-  bool host_in_place = true;         // OffloadConfig has the meaning
-  bool lock_host = false;            // the same
-  SpillOpener open_spill;            // empty: there is no disk tier
-  uint32_t context_length = 0;       // 0: what the model was trained for
-  uint32_t block_tokens = 16;        // 16, 32 or 64
+  uint64_t device_memory_bytes = 0;    // of the block pool; 0: fits the machine
+  uint64_t host_memory_bytes = 0;      // of the host pool; 0: there is none
+  bool host_in_place = true;           // OffloadConfig has the meaning
+  bool lock_host = false;              // the same
+  SpillOpener open_spill;              // empty: there is no disk tier
+  RestoreStrategyMaker make_restores;  // empty: loads whatever can be loaded
+  uint32_t context_length = 0;         // 0: what the model was trained for
+  uint32_t block_tokens = 16;          // 16, 32 or 64
   bool verify_duplicate_blocks = false;
   std::string trace_path;  // empty: no trace
   EngineConfig engine;     // context_length is filled in by LoadEngine

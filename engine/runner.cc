@@ -15,11 +15,12 @@ constexpr uint32_t kBlockedTriesMax = 4;  // sequences that are tried in vain in
 
 }  // namespace
 
-Runner::Runner(Model& model, BlockStore& store, SessionTable& sessions, const Tokenizer& tokenizer,
-               const EngineConfig& config, const Clock& clock, TraceWriter* trace,
-               SessionJournal* journal)
+Runner::Runner(Model& model, BlockStore& store, RestoreStrategy& restores, SessionTable& sessions,
+               const Tokenizer& tokenizer, const EngineConfig& config, const Clock& clock,
+               TraceWriter* trace, SessionJournal* journal)
     : model_(model),
       store_(store),
+      restores_(restores),
       sessions_(sessions),
       tokenizer_(tokenizer),
       config_(config),
@@ -188,9 +189,9 @@ bool Runner::TryAdmit(Sequence& sequence) {
     return true;
   }
   while (true) {
-    auto blocks =
-        ContextBlocks::Acquire(store_, sequence.root, sequence.tokens,
-                               static_cast<uint32_t>(sequence.priority), model_.compute_stream());
+    auto blocks = ContextBlocks::Acquire(store_, sequence.root, sequence.tokens,
+                                         static_cast<uint32_t>(sequence.priority),
+                                         model_.compute_stream(), PlannerFor(sequence));
     if (blocks.ok()) {
       sequence.blocks = *std::move(blocks);
       OnAdmitted(sequence);
@@ -225,7 +226,7 @@ bool Runner::MakeWayFor(const Sequence& sequence) {
 void Runner::OnAdmitted(Sequence& sequence) {
   sequence.phase = sequence.blocks->is_loading() ? Phase::kRestoring : Phase::kRunning;
   sequence.passed_over_count = 0;
-  sequence.admitted = clock_.Now();
+  sequence.admitted = sequence.planned = clock_.Now();
   if (!sequence.session_id.empty()) pins_.erase(sequence.session_id);
   sequence.is_first_restore = !std::exchange(sequence.admitted_before, true);
   if (!sequence.is_first_restore) return;
@@ -233,7 +234,7 @@ void Runner::OnAdmitted(Sequence& sequence) {
   usage.queue_time = sequence.admitted - sequence.received;
   const size_t count = sequence.tokens.size();
   usage.prompt_tokens = static_cast<int64_t>(count);
-  for (const PositionRange& run : sequence.blocks->MissingRuns(count, UINT32_MAX)) {
+  for (const PositionRange& run : sequence.blocks->AllMissingRuns(count)) {
     const size_t old_end =
         std::clamp<size_t>(sequence.computed_before, run.begin, size_t{run.begin} + run.count);
     usage.recomputed_tokens += static_cast<int64_t>(old_end - run.begin);
@@ -243,30 +244,6 @@ void Runner::OnAdmitted(Sequence& sequence) {
   usage.disk_tokens = sequence.blocks->found().disk_tokens;
   usage.device_tokens = usage.prompt_tokens - usage.host_tokens - usage.disk_tokens -
                         usage.recomputed_tokens - usage.new_tokens;
-}
-
-// Those whose blocks have all been loaded run from now on; what got lost is computed again.
-void Runner::SettleRestoring() {
-  for (const auto& [id, owned] : sequences_) {
-    Sequence& sequence = *owned;
-    if (sequence.phase != Phase::kRestoring) continue;
-    const ContextBlocks::Found before = sequence.blocks->found();
-    const Result<bool> loading = sequence.blocks->Settle();
-    const ContextBlocks::Found after = sequence.blocks->found();
-    if (sequence.is_first_restore) {
-      Usage& usage = sequence.usage;
-      usage.recomputed_tokens +=
-          before.host_tokens - after.host_tokens + before.disk_tokens - after.disk_tokens;
-      usage.host_tokens += after.host_tokens - before.host_tokens;
-      usage.disk_tokens += after.disk_tokens - before.disk_tokens;
-      usage.restore_time = clock_.Now() - sequence.admitted;
-    }
-    if (!loading.ok()) {
-      Preempt(sequence);
-    } else if (!*loading) {
-      sequence.phase = Phase::kRunning;
-    }
-  }
 }
 
 // Gives up the place: what is sealed stays findable until the slots are needed.

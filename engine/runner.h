@@ -26,6 +26,7 @@
 #include "engine/delivery.h"
 #include "engine/engine_config.h"
 #include "engine/model.h"
+#include "engine/restore_strategy.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
 #include "engine/session_journal.h"
@@ -47,9 +48,9 @@ struct RunnerCounts {
 class Runner {
  public:
   // Everything outlives the runner; `trace` and `journal` may be null.
-  Runner(Model& model, BlockStore& store, SessionTable& sessions, const Tokenizer& tokenizer,
-         const EngineConfig& config, const Clock& clock, TraceWriter* trace,
-         SessionJournal* journal);
+  Runner(Model& model, BlockStore& store, RestoreStrategy& restores, SessionTable& sessions,
+         const Tokenizer& tokenizer, const EngineConfig& config, const Clock& clock,
+         TraceWriter* trace, SessionJournal* journal);
 
   // Takes a sequence in kReplaying or kWaiting.
   void Start(std::unique_ptr<Sequence> sequence);
@@ -90,7 +91,11 @@ class Runner {
   bool ReplaySome();
   void Replay(Sequence& sequence);
   void ReleaseLongPaused();
+  ContextBlocks::Planner PlannerFor(const Sequence& sequence);
+  uint32_t DecodeRowCount() const;
   void SettleRestoring();
+  void Settle(Sequence& sequence);
+  Result<bool> ReviseAndSettle(Sequence& sequence);
   void Admit();
   std::vector<Sequence*> WaitingInOrder();
   bool TryAdmit(Sequence& sequence);
@@ -103,7 +108,7 @@ class Runner {
   void Commit(const std::vector<Work>& works, std::span<const float> logits);
   void MarkWritten(const Work& work);
   size_t RowCount() const;  // of the latest pass
-  void LearnRecomputeTime(std::chrono::nanoseconds forward_time);
+  void LearnFromPass(std::chrono::nanoseconds forward_time);
   void CommitToken(Sequence& sequence, std::span<const float> logits);
   bool Release(Sequence& sequence, Released released);
   void MakeRoom(Sequence& sequence);
@@ -118,6 +123,7 @@ class Runner {
 
   Model& model_;
   BlockStore& store_;
+  RestoreStrategy& restores_;
   SessionTable& sessions_;
   const Tokenizer& tokenizer_;
   const EngineConfig& config_;

@@ -31,7 +31,7 @@ bool Runner::Step() {
   ++counts_.steps;
   counts_.step_time += delivered - begin;
   counts_.forward_time += computed - planned;
-  LearnRecomputeTime(computed - planned);
+  LearnFromPass(computed - planned);
   if (trace_ != nullptr) {
     trace_->Span("step", begin, delivered,
                  "\"rows\":" + std::to_string(RowCount()) +
@@ -48,10 +48,10 @@ std::vector<Runner::Work> Runner::PlanWork() {
   std::vector<SequenceView> runnable;
   std::vector<Sequence*> restored;  // prefetches that have nothing left to do
   for (const auto& [id, sequence] : sequences_) {
-    if (sequence->phase != Phase::kRunning || sequence->paused) continue;
+    if (!sequence->is_admitted() || sequence->paused) continue;
     const uint32_t rows_left = sequence->rows_left();
     if (rows_left == 0) {
-      restored.push_back(sequence.get());
+      if (sequence->phase == Phase::kRunning) restored.push_back(sequence.get());
     } else {
       runnable.push_back({id, rows_left, sequence->priority});
     }
@@ -68,7 +68,8 @@ Runner::Work Runner::WorkFor(Sequence& sequence, uint32_t row_count) {
   Work work{.sequence = &sequence};
   const size_t count = sequence.tokens.size();
   work.runs = sequence.blocks->MissingRuns(count, row_count);
-  work.samples = sequence.sink != nullptr && sequence.blocks->missing_count(count) <= row_count;
+  work.samples = sequence.sink != nullptr && !sequence.blocks->is_loading() &&
+                 sequence.blocks->missing_count(count) <= row_count;
   return work;
 }
 
@@ -134,17 +135,6 @@ size_t Runner::RowCount() const {
   size_t row_count = 0;
   for (const BatchSegment& segment : segments_) row_count += segment.tokens.size();
   return row_count;
-}
-
-// What computing a block takes, from the passes that had many rows.
-void Runner::LearnRecomputeTime(std::chrono::nanoseconds forward_time) {
-  const size_t row_count = RowCount();
-  const uint32_t block_tokens = store_.layout().block_tokens;
-  if (row_count < 2 * block_tokens) return;
-  const std::chrono::nanoseconds sample =
-      forward_time * block_tokens / static_cast<int64_t>(row_count);
-  recompute_time_ = recompute_time_.count() == 0 ? sample : (7 * recompute_time_ + sample) / 8;
-  store_.SetRecomputeTime(recompute_time_);
 }
 
 bool Runner::EndsStream(const Sequence& sequence, uint32_t token) const {

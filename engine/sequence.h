@@ -6,7 +6,8 @@
 //
 // kReplaying  hands out tokens that the session has already; needs no blocks.
 // kWaiting    wants blocks: not yet admitted, or preempted.
-// kRestoring  holds all the blocks of its context, some of which are still being loaded.
+// kRestoring  holds all the blocks of its context, some of which are still being loaded; meanwhile
+//             it computes what comes before those.
 // kRunning    holds all the blocks of its context, and takes part in steps unless it is paused.
 #pragma once
 
@@ -63,6 +64,7 @@ struct Sequence {
   std::optional<Clock::Monotonic> first_token;
   Clock::Monotonic last_token;
   Clock::Monotonic admitted;
+  Clock::Monotonic planned;  // when its restore was planned last
 
   bool is_admitted() const { return blocks != nullptr; }
 
@@ -72,9 +74,11 @@ struct Sequence {
     last_token = now;
   }
 
-  // Rows until its next token can be sampled. The row of the last token runs even when its K and V
-  // are in place: its logits are wanted.
+  // Rows that it can compute now; when nothing is loading any more these are the rows until its
+  // next token can be sampled. The row of the last token runs even when its K and V are in place:
+  // its logits are wanted.
   uint32_t rows_left() const {
+    if (blocks->is_loading()) return blocks->computable_count(tokens.size());
     const uint32_t missing = blocks->missing_count(tokens.size());
     return missing > 0 || sink == nullptr ? missing : 1;
   }

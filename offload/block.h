@@ -41,6 +41,9 @@ namespace cairn {
 // Where the fastest copy of a block lies; kAbsent: only computing it again brings it back.
 enum class Tier : uint8_t { kAbsent, kDevice, kHost, kDisk, kRemote };
 
+// What it takes to use a block: nothing, a copy from the host pool or from disk, or computing it.
+enum class Origin : uint8_t { kResident, kHost, kDisk, kAbsent };
+
 enum class BlockState : uint8_t { kFilling, kSealed };
 
 // A move of a block's bytes that is under way.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <string>
 
 #include "offload/block_change.h"
@@ -195,6 +196,31 @@ void BlockStore::AdoptRecord(const BlockKey& root, std::span<const uint32_t> tok
 
 std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32_t> tokens,
                                     uint32_t priority) {
+  std::vector<uint32_t> loads(tokens.size() / layout_.block_tokens);
+  std::iota(loads.begin(), loads.end(), 0);
+  return Match(root, tokens, priority, loads);
+}
+
+Hold BlockStore::MatchOne(const BlockKey& root, std::span<const uint32_t> tokens, size_t index,
+                          uint32_t priority) {
+  const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
+  if (index >= path.size() || !path[index]->block.valid()) return Hold();
+  const BlockId id = path[index]->block;
+  const bool is_there = IsResident(At(id)) || At(id).load.valid();
+  return is_there || BeginLoad(id) ? AcquireForUse(id, priority) : Hold();
+}
+
+// Somebody has asked for the block's tokens.
+Hold BlockStore::AcquireForUse(BlockId id, uint32_t priority) {
+  BlockMeta& meta = At(id);
+  meta.priority = priority;
+  meta.reused = meta.reused_since_spill = true;
+  meta.doomed = false;
+  return Acquire(id);
+}
+
+std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32_t> tokens,
+                                    uint32_t priority, std::span<const uint32_t> loads) {
   CHECK(priority <= kPriorityMax);
   const size_t block_count = tokens.size() / layout_.block_tokens;
   const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
@@ -202,19 +228,14 @@ std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32
   ids.reserve(path.size());
   for (const PrefixIndex::Entry* entry : path) ids.push_back(entry->block);
   std::vector<Hold> holds(ids.size());
-  const auto hold = [&](size_t i) {
-    holds[i] = Acquire(ids[i]);
-    BlockMeta& meta = At(ids[i]);
-    meta.priority = priority;
-    meta.reused = meta.reused_since_spill = true;
-    meta.doomed = false;
-  };
   // What is there first, so that it does not make room for what is not.
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i].valid() && (IsResident(At(ids[i])) || At(ids[i]).load.valid())) hold(i);
+    const bool is_there = ids[i].valid() && (IsResident(At(ids[i])) || At(ids[i]).load.valid());
+    if (is_there) holds[i] = AcquireForUse(ids[i], priority);
   }
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i].valid() && !holds[i] && BeginLoad(ids[i])) hold(i);
+  for (const uint32_t i : loads) {
+    if (i >= ids.size() || !ids[i].valid() || holds[i]) continue;
+    if (BeginLoad(ids[i])) holds[i] = AcquireForUse(ids[i], priority);
   }
   const auto found_count = static_cast<uint64_t>(
       std::ranges::count_if(holds, [](const Hold& one) { return static_cast<bool>(one); }));
@@ -249,6 +270,21 @@ std::vector<Tier> BlockStore::Locate(const BlockKey& root, std::span<const uint3
     if (path[i]->block.valid()) tiers[i] = TierOf(At(path[i]->block));
   }
   return tiers;
+}
+
+std::vector<Origin> BlockStore::Survey(const BlockKey& root, std::span<const uint32_t> tokens) {
+  std::vector<Origin> origins(tokens.size() / layout_.block_tokens, Origin::kAbsent);
+  const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
+  for (size_t i = 0; i < path.size(); ++i) {
+    if (path[i]->block.valid()) origins[i] = OriginOf(At(path[i]->block));
+  }
+  return origins;
+}
+
+Origin BlockStore::OriginOf(const BlockMeta& meta) const {
+  if (IsResident(meta)) return Origin::kResident;
+  if (!meta.load.valid() && !CanLoad(meta)) return Origin::kAbsent;
+  return meta.host.valid() ? Origin::kHost : Origin::kDisk;
 }
 
 std::optional<PartialBlock> BlockStore::CopyPrefix(const BlockKey& parent,

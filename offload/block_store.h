@@ -178,9 +178,19 @@ class BlockStore {
   // resident begin to load, as far as slots and the disk permit; otherwise they count as missing.
   std::vector<Hold> Match(const BlockKey& root, std::span<const uint32_t> tokens,
                           uint32_t priority);
+  // The same, but of the blocks that are not resident only those that `loads` names begin to load,
+  // in that order; the others count as missing.
+  std::vector<Hold> Match(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t priority,
+                          std::span<const uint32_t> loads);
+  // A hold of block `index` of `tokens`, which begins to load if it does not already; empty when it
+  // cannot.
+  Hold MatchOne(const BlockKey& root, std::span<const uint32_t> tokens, size_t index,
+                uint32_t priority);
 
   // The tier of every full block of `tokens`, floor(size / P) elements. Changes nothing.
   std::vector<Tier> Locate(const BlockKey& root, std::span<const uint32_t> tokens);
+  // The same, as seen by who wants to use them. A copy that cannot be loaded now counts as none.
+  std::vector<Origin> Survey(const BlockKey& root, std::span<const uint32_t> tokens);
 
   // What `block_count` blocks for `tokens` would take. Changes nothing, so it may be asked often.
   BlockNeed NeedOf(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t block_count);
@@ -308,6 +318,7 @@ class BlockStore {
   bool has_lower_tier() const { return disk_ || (host_pool_ && !host_in_place_); }
   bool IsEvictable(BlockId id) const;
   bool IsResident(const BlockMeta& meta) const;
+  Origin OriginOf(const BlockMeta& meta) const;
   bool IsAbsent(const BlockMeta& meta) const;
   bool HasLowerCopy(const BlockMeta& meta) const;
   Tier TierOf(const BlockMeta& meta) const;
@@ -331,6 +342,7 @@ class BlockStore {
   BlockId NewId();
   Hold NewFilling(const Place& place);
   Hold Acquire(BlockId id);
+  Hold AcquireForUse(BlockId id, uint32_t priority);
   void EndHold(BlockId id);
   void MakeRoom(uint32_t need);
   bool MakeHostRoom(uint64_t use_order);

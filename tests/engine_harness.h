@@ -56,6 +56,7 @@ struct HarnessOptions {
   uint32_t host_blocks = 0;
   bool host_in_place = true;
   SpillOpener open_spill;
+  RestoreStrategyMaker make_restores;
   const Clock* clock = nullptr;  // null: the system's; outlives the harness
 };
 
@@ -88,6 +89,7 @@ class EngineHarness {
     load.host_memory_bytes = options.host_blocks * BlockBytes(path);
     load.host_in_place = options.host_in_place;
     load.open_spill = options.open_spill;
+    load.make_restores = options.make_restores;
     Result<LoadedEngine> loaded = LoadEngine(load, clock_, nullptr);
     if (!loaded.ok()) {
       ADD_FAILURE() << loaded.status().ToString();

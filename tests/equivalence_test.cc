@@ -1,7 +1,7 @@
 // The equivalence law: whatever the tiers, the sizes of their pools, suspensions, restarts, faults
-// of the disk, the mix of streams and the number of threads, the tokens and block bytes of every
-// session equal those of an uninterrupted lone run with everything on the device. One history, one
-// seed: --gtest_filter names it.
+// of the disk, plans of restores, the mix of streams and the number of threads, the tokens and
+// block bytes of every session equal those of an uninterrupted lone run with everything on the
+// device. One history, one seed: --gtest_filter names it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 
 #include "tests/batch_mix.h"
 #include "tests/fakes/fake_spill_store.h"
+#include "tests/fakes/random_restores.h"
 
 namespace cairn {
 namespace {
@@ -31,6 +32,11 @@ class TieredWorld {
     options_.threads = rng.Chance(0.7) ? 1 : rng.Chance(0.8) ? 2 : 4;
     options_.prefill_chunk = static_cast<uint32_t>(16 + rng.Below(80));
     options_.concurrent_max = static_cast<uint32_t>(2 + rng.Below(8));
+    if (rng.Chance(0.8)) {
+      options_.make_restores = [this](const BlockStore&) {
+        return std::make_unique<RandomRestores>(MixBits(++seed_));
+      };
+    }
     const bool has_host = rng.Chance(0.7);
     options_.host_in_place = rng.Chance(0.6);
     options_.host_blocks = has_host ? static_cast<uint32_t>(1 + rng.Below(2 * largest)) : 0;

@@ -40,8 +40,12 @@ class LogitsTool {
       return InvalidArgument("no prompt of " + std::to_string(tokens.size()) + " tokens from " +
                              std::to_string(first_position));
     }
-    ASSIGN_OR_RETURN(const auto blocks, ContextBlocks::Acquire(*parts_.blocks, root_, tokens, 0,
-                                                               parts_.model->compute_stream()));
+    ASSIGN_OR_RETURN(
+        const auto blocks,
+        ContextBlocks::Acquire(*parts_.blocks, root_, tokens, 0, parts_.model->compute_stream(),
+                               [this](std::span<const Origin> all) {
+                                 return parts_.restores->Plan({.blocks = all});
+                               }));
     Read(tokens, *blocks);
     WriteLogits(first_position, tokens, *blocks);
     blocks->Release(tokens);

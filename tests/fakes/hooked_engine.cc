@@ -75,6 +75,7 @@ EngineParts MakeHookedEngine(const HookedEngineOptions& options, const Clock& cl
                          model->kv_layout(), model->device(), clock));
   return {.model = std::move(model),
           .blocks = std::move(blocks),
+          .restores = MakeLoadAllStrategy(),
           .tokenizer = std::move(tokenizer),
           .chat_template = std::move(chat_template),
           .model_info = {},

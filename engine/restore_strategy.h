@@ -1,0 +1,56 @@
+// Who decides, for each block of a context that comes back, whether it is loaded or computed again.
+// The runner asks when it admits a sequence, and again while the restore is under way, since what
+// was predicted drifts.
+// Threads: the engine thread only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "offload/block.h"
+#include "offload/restore_plan.h"
+
+namespace cairn {
+
+// A context that comes back, beside what else is going on.
+struct RestoreView {
+  std::span<const Origin> blocks;  // by position; what is being computed already counts as absent
+  uint32_t new_tokens = 0;         // to compute after them
+  uint32_t decode_rows = 0;        // rows of running streams that every step carries along
+};
+
+// A forward pass that was made.
+struct PassSample {
+  uint32_t row_count = 0;
+  double position_sum = 0;  // of its rows
+  std::chrono::nanoseconds time{0};
+};
+
+class RestoreStrategy {
+ public:
+  virtual ~RestoreStrategy() = default;
+
+  // `load_order` has kRestoreChannels elements. Blocks that are resident are kept and absent ones
+  // computed, whatever the verdict says.
+  virtual RestorePlan Plan(const RestoreView& view) = 0;
+  // How often a restore that is under way is planned again; never: nullopt.
+  virtual std::optional<std::chrono::nanoseconds> revision_interval() const { return std::nullopt; }
+
+  virtual void Learn(const PassSample& /*sample*/) {}
+};
+
+// The channels of a plan.
+enum RestoreChannelIndex : uint32_t { kHostChannel, kDiskChannel, kRestoreChannels };
+
+// What the engine's parts know of the time that loads take.
+class BlockStore;
+using RestoreStrategyMaker = std::function<std::unique_ptr<RestoreStrategy>(const BlockStore&)>;
+
+// Loads whatever can be loaded, in increasing position.
+std::unique_ptr<RestoreStrategy> MakeLoadAllStrategy();
+
+}  // namespace cairn

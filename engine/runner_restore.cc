@@ -1,0 +1,81 @@
+// How contexts come back: what the strategy decided, as it is carried out.
+#include "engine/runner.h"
+
+namespace cairn {
+
+uint32_t Runner::DecodeRowCount() const {
+  uint32_t count = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    count += sequence->phase == Phase::kRunning && !sequence->paused && sequence->rows_left() == 1;
+  }
+  return count;
+}
+
+ContextBlocks::Planner Runner::PlannerFor(const Sequence& sequence) {
+  return [this, &sequence](std::span<const Origin> blocks) {
+    const size_t old_count = blocks.size() * store_.layout().block_tokens;
+    return restores_.Plan({.blocks = blocks,
+                           .new_tokens = static_cast<uint32_t>(sequence.tokens.size() - old_count),
+                           .decode_rows = DecodeRowCount()});
+  };
+}
+
+void Runner::SettleRestoring() {
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->is_admitted()) Settle(*sequence);
+  }
+}
+
+// Those whose blocks have all been loaded run from now on; what got lost is computed again.
+void Runner::Settle(Sequence& sequence) {
+  const ContextBlocks::Found before = sequence.blocks->found();
+  const bool was_loading = sequence.blocks->is_loading();
+  const Result<bool> loading = ReviseAndSettle(sequence);
+  const ContextBlocks::Found after = sequence.blocks->found();
+  if (sequence.is_first_restore && (was_loading || sequence.blocks->is_loading())) {
+    Usage& usage = sequence.usage;
+    usage.recomputed_tokens +=
+        before.host_tokens - after.host_tokens + before.disk_tokens - after.disk_tokens;
+    usage.host_tokens += after.host_tokens - before.host_tokens;
+    usage.disk_tokens += after.disk_tokens - before.disk_tokens;
+    usage.restore_time = clock_.Now() - sequence.admitted;
+  }
+  if (!loading.ok()) {
+    Preempt(sequence);
+  } else {
+    sequence.phase = *loading ? Phase::kRestoring : Phase::kRunning;
+  }
+}
+
+// Whether something is still on its way.
+Result<bool> Runner::ReviseAndSettle(Sequence& sequence) {
+  ContextBlocks& blocks = *sequence.blocks;
+  if (blocks.is_loading()) RETURN_IF_ERROR(blocks.Settle().status());
+  const auto interval = restores_.revision_interval();
+  const bool is_restoring = blocks.missing_count(sequence.tokens.size()) > 1 || blocks.is_loading();
+  if (interval && is_restoring && clock_.Now() - sequence.planned >= *interval) {
+    sequence.planned = clock_.Now();
+    RETURN_IF_ERROR(blocks.Revise(sequence.tokens, PlannerFor(sequence)));
+  }
+  return blocks.is_loading();
+}
+
+// What a pass took: of a block, from the passes that had many rows.
+void Runner::LearnFromPass(std::chrono::nanoseconds forward_time) {
+  PassSample sample{.time = forward_time};
+  for (const BatchSegment& segment : segments_) {
+    const size_t count = segment.tokens.size();
+    sample.row_count += static_cast<uint32_t>(count);
+    sample.position_sum +=
+        static_cast<double>(count) * (segment.first_position + static_cast<double>(count - 1) / 2);
+  }
+  restores_.Learn(sample);
+  const uint32_t block_tokens = store_.layout().block_tokens;
+  if (sample.row_count < 2 * block_tokens) return;
+  const std::chrono::nanoseconds of_a_block = forward_time * block_tokens / sample.row_count;
+  recompute_time_ =
+      recompute_time_.count() == 0 ? of_a_block : (7 * recompute_time_ + of_a_block) / 8;
+  store_.SetRecomputeTime(recompute_time_);
+}
+
+}  // namespace cairn
