@@ -11,6 +11,7 @@
 #include "engine/checkpoint.h"
 #include "engine/fingerprint.h"
 #include "engine/message_text.h"
+#include "engine/planned_restores.h"
 #include "engine/rope.h"
 #include "engine/vocabulary.h"
 #include "kernels/backend.h"
@@ -184,6 +185,15 @@ Result<std::unique_ptr<BlockStore>> OpenBlocks(const LoadOptions& options,
   return BlockStore::Create(offload, layout, model.device(), clock, std::move(spill));
 }
 
+std::unique_ptr<RestoreStrategy> MakeRestores(const LoadOptions& options,
+                                              const EngineConfig& config, const BlockStore& blocks,
+                                              const Clock& clock) {
+  if (options.make_restores) return options.make_restores(blocks);
+  return std::make_unique<PlannedRestores>(
+      RestoreSettings{.policy = options.restore_policy, .chunk_tokens = config.prefill_chunk},
+      blocks, clock);
+}
+
 }  // namespace
 
 Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
@@ -241,11 +251,8 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
     ASSIGN_OR_RETURN(trace, TraceWriter::Open(options.trace_path));
   }
   ModelInfo info = DescribeModel(*model, *tokenizer, fingerprint, config);
-  std::unique_ptr<RestoreStrategy> restores =
-      options.make_restores ? options.make_restores(*blocks) : MakeLoadAllStrategy();
   LoadedEngine loaded{.parts = {.model = std::move(model),
                                 .blocks = std::move(blocks),
-                                .restores = std::move(restores),
                                 .tokenizer = std::move(tokenizer),
                                 .chat_template = std::move(chat_template),
                                 .model_info = std::move(info),
@@ -254,6 +261,7 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
                                 .wake = std::move(wake)},
                       .config = config,
                       .warnings = std::move(warnings)};
+  loaded.parts.restores = MakeRestores(options, config, *loaded.parts.blocks, clock);
   loaded.summary = Summarize(loaded.parts, device);
   return loaded;
 }

@@ -15,6 +15,7 @@
 #include "engine/restore_strategy.h"
 #include "kernels/kv_layout.h"
 #include "kernels/ops.h"
+#include "offload/restore_plan.h"
 #include "offload/spill_store.h"
 
 namespace cairn {
@@ -29,12 +30,13 @@ struct LoadOptions {
   uint32_t thread_count = 0;  // compute threads; 0: one a processor that this process may use
   ComputeMode mode = ComputeMode::kExact;
   std::optional<std::string> instruction_set;
-  uint64_t device_memory_bytes = 0;    // of the block pool; 0: fits the machine
-  uint64_t host_memory_bytes = 0;      // of the host pool; 0: there is none
-  bool host_in_place = true;           // OffloadConfig has the meaning
-  bool lock_host = false;              // the same
-  SpillOpener open_spill;              // empty: there is no disk tier
-  RestoreStrategyMaker make_restores;  // empty: loads whatever can be loaded
+  uint64_t device_memory_bytes = 0;  // of the block pool; 0: fits the machine
+  uint64_t host_memory_bytes = 0;    // of the host pool; 0: there is none
+  bool host_in_place = true;         // OffloadConfig has the meaning
+  bool lock_host = false;            // the same
+  SpillOpener open_spill;            // empty: there is no disk tier
+  RestorePolicy restore_policy = RestorePolicy::kCairn;
+  RestoreStrategyMaker make_restores;  // empty: PlannedRestores with that policy
   uint32_t context_length = 0;         // 0: what the model was trained for
   uint32_t block_tokens = 16;          // 16, 32 or 64
   bool verify_duplicate_blocks = false;

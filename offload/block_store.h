@@ -52,6 +52,7 @@
 #include "offload/block.h"
 #include "offload/block_key.h"
 #include "offload/disk_tier.h"
+#include "offload/flow_meter.h"
 #include "offload/prefix_index.h"
 #include "offload/slot_pool.h"
 #include "offload/spill_store.h"
@@ -258,6 +259,8 @@ class BlockStore {
 
   BlockStoreStats stats() const;
   std::optional<DiskTierStats> disk_stats() const;  // none without a disk tier
+  LoadFlow host_flow() const { return host_meter_.flow(); }
+  LoadFlow disk_flow() const { return disk_ ? disk_->load_flow() : LoadFlow(); }
   const KvLayout& layout() const { return layout_; }
 
   // Conservation laws; a violation is a CHECK failure. O(blocks).
@@ -410,6 +413,7 @@ class BlockStore {
   uint64_t next_move_ = 0;
   std::map<MoveId, Move> moves_;   // to and from the disk
   std::map<MoveId, Move> copies_;  // between the pools
+  FlowMeter host_meter_;           // of those to the device
   std::vector<Leaving> leaving_;
   std::vector<DepartureRef> departures_;  // those whose `done` is still to be called
   Clock::Monotonic last_write_back_;

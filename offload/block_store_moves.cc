@@ -41,6 +41,7 @@ bool BlockStore::BeginLoad(BlockId id) {
   if (meta.host.valid()) {
     copy_stream_->Copy(to, host_pool_->Address(meta.host), layout_.block_bytes());
     copies_.emplace(move, Move{.block = id, .target = target, .event = copy_stream_->Record()});
+    host_meter_.Begin(clock_.Now());
   } else {
     moves_.emplace(move, Move{.block = id, .target = target, .record = meta.record});
     disk_->Load(move, meta.record, IdentityOf(meta), {to, layout_.block_bytes()});
@@ -334,9 +335,11 @@ bool BlockStore::EndCopies() {
   for (const auto& [id, move] : copies_) {
     if (move.event == nullptr || move.event->Passed()) over.push_back(id);
   }
+  uint32_t promoted = 0;
   for (const MoveId id : over) {
     const Move move = std::move(copies_.extract(id).mapped());
     if (move.target.tier == Tier::kDevice) {
+      ++promoted;
       ++counts_.promotions;
       EndLoad(id, move, Status());
       continue;
@@ -357,6 +360,7 @@ bool BlockStore::EndCopies() {
     }
     EndStore(id, move, RecordId());
   }
+  host_meter_.Look(promoted, promoted, clock_.Now());
   return !over.empty();
 }
 

@@ -10,6 +10,8 @@
 namespace cairn {
 namespace {
 
+using std::chrono::nanoseconds;
+
 constexpr std::chrono::seconds kProbeInterval{1};
 constexpr uint64_t kCompactMin = 4;  // segments, below which dead records are left alone
 
@@ -52,22 +54,26 @@ void DiskTier::Adopt(RecordId record, BlockId block) {
   owner = block;
 }
 
-bool DiskTier::LoadPays() const { return Pays(counts_.loads, counts_.load_time); }
+bool DiskTier::TakesLoads() const { return !hangs_ && health_.is_up(); }
 
-bool DiskTier::TakesLoads() const {
-  if (hangs_ || !health_.is_up()) return false;
-  return LoadPays() || clock_.Now() - last_load_ >= kProbeInterval;
+bool DiskTier::SpillPays() const {
+  if (hangs_) return false;
+  if (recompute_time_.count() == 0) return true;
+  const auto time = counts_.spills < kTrustedMin ? nanoseconds(0) : counts_.spill_time;
+  return std::max(time, LimitedTime()) <= recompute_time_;
 }
 
-bool DiskTier::SpillPays() const { return !hangs_ && Pays(counts_.spills, counts_.spill_time); }
-
-bool DiskTier::Pays(uint64_t order_count, std::chrono::nanoseconds time) const {
-  if (recompute_time_.count() == 0) return true;
+// What a block takes at least under the limit on the bandwidth.
+nanoseconds DiskTier::LimitedTime() const {
   const SpillStats stats = store_->stats();
-  const std::chrono::nanoseconds limited(
-      stats.bandwidth_limit == 0 ? 0 : stats.record_bytes * 1'000'000'000 / stats.bandwidth_limit);
-  if (order_count < kTrustedMin) time = std::chrono::nanoseconds(0);
-  return std::max(time, limited) <= recompute_time_;
+  if (stats.bandwidth_limit == 0) return nanoseconds(0);
+  return nanoseconds(stats.record_bytes * 1'000'000'000 / stats.bandwidth_limit);
+}
+
+LoadFlow DiskTier::load_flow() const {
+  LoadFlow flow = load_meter_.flow();
+  flow.interval = std::max(flow.interval, LimitedTime());
+  return flow;
 }
 
 bool DiskTier::TakesSpills() const {
@@ -89,8 +95,8 @@ void DiskTier::Begin(MoveId move, const Order& order) {
 void DiskTier::Load(MoveId move, RecordId record, const BlockIdentity& block,
                     std::span<std::byte> payload) {
   CHECK(TakesLoads());
-  Begin(move, {.kind = Kind::kLoad, .is_probe = !LoadPays()});
-  last_load_ = clock_.Now();
+  Begin(move, {.kind = Kind::kLoad});
+  load_meter_.Begin(clock_.Now());
   store_->Read({SpillTicket(move.value()), record, block, payload});
 }
 
@@ -109,7 +115,10 @@ void DiskTier::Close() {
 
 bool DiskTier::Cancel(MoveId move) {
   if (!store_->Cancel(SpillTicket(move.value()))) return false;
-  CHECK(orders_.erase(move) == 1);
+  const auto order = orders_.find(move);
+  CHECK(order != orders_.end());
+  if (order->second.kind == Kind::kLoad) load_meter_.Cancel();
+  orders_.erase(order);
   return true;
 }
 
@@ -120,6 +129,8 @@ void DiskTier::Forget(RecordId record) {
 
 DiskTier::News DiskTier::Poll() {
   News news;
+  uint32_t loads_ended = 0;
+  uint32_t loads_done = 0;
   for (const SpillCompletion& completion : store_->Poll()) {
     last_progress_ = clock_.Now();
     hangs_ = false;
@@ -133,13 +144,15 @@ DiskTier::News DiskTier::Poll() {
     const Order order = found->second;
     orders_.erase(found);
     if (order.kind == Kind::kLoad) {
+      ++loads_ended;
+      loads_done += completion.status.ok();
       OnRead(completion, order, news);
     } else {
       OnWritten(completion, order, news);
     }
   }
+  load_meter_.Look(loads_ended, loads_done, clock_.Now());
   GiveUpWhatHangs(news);
-  CancelLoadsThatDoNotPay(news);
   return news;
 }
 
@@ -229,6 +242,7 @@ void DiskTier::GiveUpWhatHangs(News& news) {
   for (auto& [move, order] : orders_) {
     if (std::exchange(order.given_up, true)) continue;
     if (store_->Cancel(SpillTicket(move.value()))) {
+      if (order.kind == Kind::kLoad) load_meter_.Cancel();
       cancelled.push_back(move);
       news.outcomes.push_back({.move = move, .fate = Fate::kFailed, .status = status});
     } else {
@@ -236,23 +250,6 @@ void DiskTier::GiveUpWhatHangs(News& news) {
     }
   }
   for (const MoveId move : cancelled) orders_.erase(move);
-}
-
-// A disk that has turned slow: what it has not begun is computed instead.
-void DiskTier::CancelLoadsThatDoNotPay(News& news) {
-  if (LoadPays()) return;
-  for (auto order = orders_.begin(); order != orders_.end();) {
-    const MoveId move = order->first;
-    const bool may_go = order->second.kind == Kind::kLoad && !order->second.is_probe;
-    if (may_go && store_->Cancel(SpillTicket(move.value()))) {
-      order = orders_.erase(order);
-      news.outcomes.push_back({.move = move,
-                               .fate = Fate::kFailed,
-                               .status = Status(Code::kCancelled, "computing is faster")});
-    } else {
-      ++order;
-    }
-  }
 }
 
 std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {

@@ -5,10 +5,9 @@
 // nothing for `patience` hangs: what waits for it is given up, and what it was about to write to
 // is kept until it answers after all.
 //
-// What pays is decided by measured times, block by block: a load when it takes no longer than
-// computing a block again, a spill when writing takes no longer than that. Once a second an order
-// goes though it does not pay, so that a disk that recovered is noticed.
-// Threads: the engine thread only.
+// A spill pays when writing takes no longer than computing a block again, as measured. Once a
+// second one goes though it does not pay, so that a disk that recovered is noticed. Whether a load
+// pays is not decided here (restore_planner.h). Threads: the engine thread only.
 #pragma once
 
 #include <chrono>
@@ -25,6 +24,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "offload/block.h"
+#include "offload/flow_meter.h"
 #include "offload/spill_store.h"
 #include "offload/tier_health.h"
 
@@ -55,7 +55,7 @@ class DiskTier {
   std::vector<FoundRecord> TakeFound();
   void Adopt(RecordId record, BlockId block);
 
-  // Whether a block may be loaded, or written, now and at this price.
+  // Whether a block may be loaded now; or written, at this price.
   bool TakesLoads() const;
   bool TakesSpills() const;
   // Writing takes no longer than computing again, and the disk answers.
@@ -109,13 +109,14 @@ class DiskTier {
   void Retire(MoveId move, const Candidate& candidate, const std::vector<RecordId>& keep);
 
   DiskTierStats stats() const;
+  // With the limit on the bandwidth, if there is one.
+  LoadFlow load_flow() const;
 
  private:
   enum class Kind { kLoad, kSpill };
   struct Order {
     Kind kind;
     BlockId owner;  // of a spill
-    bool is_probe = false;
     bool given_up = false;
   };
   using Records = std::unordered_map<RecordId, BlockId>;
@@ -126,15 +127,13 @@ class DiskTier {
   };
 
   Segment& SegmentOf(RecordId record);
-  bool LoadPays() const;
-  bool Pays(uint64_t order_count, std::chrono::nanoseconds time) const;
+  std::chrono::nanoseconds LimitedTime() const;
   void Begin(MoveId move, const Order& order);
   bool HasRoomFor(uint64_t bytes) const;
   void OnRead(const SpillCompletion& completion, const Order& order, News& news);
   void OnWritten(const SpillCompletion& completion, const Order& order, News& news);
   void OnRetired(const SpillCompletion& completion, News& news);
   void GiveUpWhatHangs(News& news);
-  void CancelLoadsThatDoNotPay(News& news);
   void NoteOutcome(bool ok, const Status& status);
 
   std::unique_ptr<SpillStore> store_;
@@ -150,7 +149,7 @@ class DiskTier {
   bool hangs_ = false;
   bool has_unclosed_ = false;  // something was written since the last Close
   Clock::Monotonic last_progress_;
-  Clock::Monotonic last_load_;
+  FlowMeter load_meter_;
   Clock::Monotonic last_spill_;
   std::chrono::nanoseconds recompute_time_{0};
   DiskTierStats counts_;

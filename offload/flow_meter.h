@@ -11,11 +11,21 @@
 
 namespace cairn {
 
+// What loads through a channel take.
+struct LoadFlow {
+  std::chrono::nanoseconds interval{0};  // of a block; zero: nothing has been seen yet
+  uint32_t under_way = 0;                // blocks that wait or are being loaded
+  Clock::Monotonic last_begin;           // when the latest was ordered
+};
+
 class FlowMeter {
  public:
   void Begin(Clock::Monotonic now) {
     if (under_way_++ == 0) mark_ = now;
+    last_begin_ = now;
   }
+  // One that was ordered is not to happen.
+  void Cancel() { --under_way_; }
 
   // So many orders were found to have ended since the last look, `done` of them well.
   void Look(uint32_t ended, uint32_t done, Clock::Monotonic now) {
@@ -32,12 +42,11 @@ class FlowMeter {
     }
   }
 
-  // Zero: nothing has been seen yet. While what is under way takes longer than it should, that.
-  std::chrono::nanoseconds interval() const {
-    if (under_way_ == 0) return interval_;
-    return std::max<std::chrono::nanoseconds>(interval_, looked_ - mark_);
+  // While what is under way takes longer than it should, the interval is that.
+  LoadFlow flow() const {
+    const auto waited = under_way_ == 0 ? std::chrono::nanoseconds(0) : looked_ - mark_;
+    return {std::max<std::chrono::nanoseconds>(interval_, waited), under_way_, last_begin_};
   }
-  uint32_t under_way() const { return under_way_; }
 
  private:
   static constexpr uint32_t kSamplesMax = 8;  // one look says no more than so many
@@ -45,6 +54,7 @@ class FlowMeter {
   uint32_t under_way_ = 0;
   Clock::Monotonic mark_;  // when the latest order ended, or the first of these began
   Clock::Monotonic looked_;
+  Clock::Monotonic last_begin_;
   std::chrono::nanoseconds interval_{0};
 };
 

@@ -137,6 +137,11 @@ std::vector<Setting> MemoryAndOtherSettings() {
       {"--max-tokens-default", "max_tokens_default", "Scheduling", "TOKENS",
        "output of a request that names no max_tokens",
        NumberSetting{&C::max_tokens_default, 1, kTokensMax}},
+      {"--restore-policy", "restore_policy", "Scheduling", "NAME",
+       "what becomes of blocks that are not in memory: cairn (the least predicted time), load_all, "
+       "recompute_all, greedy, threshold or cake",
+       TextSetting{&C::restore_policy,
+                   {"cairn", "load_all", "recompute_all", "greedy", "threshold", "cake"}}},
 
       {"--log-level", "log_level", "Observability", "LEVEL", "debug, info, warning or error",
        TextSetting{&C::log_level, {"debug", "info", "warning", "error"}}},

@@ -45,6 +45,7 @@ struct ServerConfig {
   uint64_t max_concurrent = 64;
   uint64_t prefill_chunk_tokens = 256;
   uint64_t max_tokens_default = 1024;
+  std::string restore_policy = "cairn";
 
   std::string log_level = "info";
   std::string trace_file;  // empty: no trace

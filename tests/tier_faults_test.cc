@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/planned_restores.h"
 #include "tests/engine_harness.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_spill_store.h"
@@ -261,30 +262,32 @@ TEST_F(TierFaults, T13CancelsAtEveryMomentLeaveNothingBehind) {
 }
 
 TEST_F(TierFaults, T17ADiskThatTurnsSlowIsLeftForComputingAndUsedAgainWhenItRecovers) {
-  Open({.device_blocks = 64}, {.answer_chance = 1});
+  HarnessOptions options{.device_blocks = 64};
+  options.make_restores = [this](const BlockStore& store) {
+    auto restores = std::make_unique<PlannedRestores>(RestoreSettings(), store, clock_);
+    restores->Learn({.row_count = 10 * kBlock, .time = std::chrono::milliseconds(100)});
+    return restores;
+  };
+  Open(options, {.answer_chance = 1, .clock = &clock_});
   const Tokens prompt = RandomTokens(17, 24 * kBlock);
   harness().Create("a", prompt);
   Say("a", {}, 1);
-  harness().blocks().SetRecomputeTime(std::chrono::milliseconds(10));
   SuspendToDisk("a");
   Say("a", {}, 1);
   EXPECT_GT(usage_.disk_tokens, 20 * kBlock);
   // A thousand times slower: within a few blocks the rest is computed.
   SuspendToDisk("a");
   spill().options.operation_time = std::chrono::milliseconds(700);
-  spill().options.answer_chance = 0.5;
-  harness().blocks().SetRecomputeTime(std::chrono::milliseconds(10));
+  spill().options.answer_chance = 0.1;
   Say("a", {}, 1);
-  EXPECT_LT(usage_.disk_tokens, 20 * kBlock);
-  harness().blocks().SetRecomputeTime(std::chrono::milliseconds(10));
+  EXPECT_LT(usage_.disk_tokens, 12 * kBlock);
   SuspendToDisk("a");
   Say("a", {}, 1);
   EXPECT_LE(usage_.disk_tokens, 1 * kBlock);  // a probe at most
   // It recovers: probes notice.
   spill().options.operation_time = std::chrono::microseconds(700);
   spill().options.answer_chance = 1;
-  for (int i = 0; i < 60; ++i) {
-    harness().blocks().SetRecomputeTime(std::chrono::milliseconds(10));
+  for (int i = 0; i < 8; ++i) {
     SuspendToDisk("a");
     clock_.Advance(std::chrono::seconds(2));
     Say("a", {}, 1);

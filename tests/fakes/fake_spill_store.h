@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "offload/spill_store.h"
+#include "tests/fakes/fake_clock.h"
 
 namespace cairn {
 
@@ -42,6 +43,7 @@ struct FakeSpillOptions {
   double write_error = 0;
   bool hangs = false;  // nothing is answered, and nothing can be cancelled
   std::chrono::nanoseconds operation_time{700'000};  // as it says of each
+  FakeClock* clock = nullptr;                        // goes on by that time with each read
   uint64_t fails_every =
       0;  // of so many reads one fails, with an error or a wrong checksum in turn
 };
@@ -176,6 +178,7 @@ class FakeSpillStore final : public SpillStore {
     reads_.erase(reads_.begin() + static_cast<ptrdiff_t>(index));
     for (const std::byte byte : order.payload) CHECK(byte == static_cast<std::byte>(kReading));
     SpillCompletion done{.ticket = order.ticket, .time = options.operation_time};
+    if (options.clock != nullptr) options.clock->Advance(options.operation_time);
     const FakeDisk::Record* record = Find(order.record);
     if (record == nullptr) {
       done.status = NotFound("no such record");

@@ -1,0 +1,102 @@
+#include "engine/planned_restores.h"
+
+#include <algorithm>
+
+namespace cairn {
+namespace {
+
+// What is gained by planning again is at most what drifts meanwhile.
+constexpr std::chrono::milliseconds kRevisionInterval{20};
+// A disk that is too slow to be used is tried so often, so that it is noticed when it is not.
+constexpr std::chrono::seconds kProbeInterval{1};
+// Of a channel that has not been used yet: so it is used, and known then.
+constexpr double kBlockSecondsMin = 1e-6;
+constexpr double kUncertaintyMin = 0.03;  // of any prediction
+constexpr double kUncertaintyMax = 0.25;
+
+BlockSource SourceOf(Origin origin) {
+  switch (origin) {
+    case Origin::kResident:
+      return BlockSource::kDevice;
+    case Origin::kHost:
+      return ThroughChannel(kHostChannel);
+    case Origin::kDisk:
+      return ThroughChannel(kDiskChannel);
+    case Origin::kAbsent:
+      return BlockSource::kAbsent;
+  }
+  CHECK(false);
+}
+
+RestoreChannel ChannelOf(const LoadFlow& flow) {
+  const double seen_s = std::chrono::duration<double>(flow.interval).count();
+  const double block_s = std::max(seen_s, kBlockSecondsMin);
+  return {.block_s = block_s, .backlog_s = block_s * flow.under_way};
+}
+
+}  // namespace
+
+PlannedRestores::PlannedRestores(const RestoreSettings& settings, const BlockStore& store,
+                                 const Clock& clock)
+    : settings_(settings), store_(store), clock_(clock) {}
+
+std::optional<std::chrono::nanoseconds> PlannedRestores::revision_interval() const {
+  const bool adapts =
+      settings_.policy == RestorePolicy::kCairn || settings_.policy == RestorePolicy::kCake;
+  if (!adapts || !fit_.costs()) return std::nullopt;
+  return kRevisionInterval;
+}
+
+void PlannedRestores::Learn(const PassSample& sample) {
+  fit_.Add(sample.row_count, sample.position_sum,
+           std::chrono::duration<double>(sample.time).count());
+}
+
+RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view) {
+  const uint32_t block_tokens = store_.layout().block_tokens;
+  sources_.clear();
+  for (const Origin origin : view.blocks) sources_.push_back(SourceOf(origin));
+  channels_[kHostChannel] = ChannelOf(store_.host_flow());
+  channels_[kDiskChannel] = ChannelOf(store_.disk_flow());
+  RestoreProblem problem{
+      .blocks = sources_,
+      .new_tokens = view.new_tokens,
+      .block_tokens = block_tokens,
+      .layers = store_.layout().layer_count,
+      .chunk_tokens = std::max(settings_.chunk_tokens, block_tokens),
+      .pass = fit_.costs().value_or(PassCosts()),
+      .channels = channels_,
+      .uncertainty = std::clamp(fit_.relative_error(), kUncertaintyMin, kUncertaintyMax),
+      .allows_wave = false};
+  problem.pass.decode_rows = view.decode_rows;
+  return problem;
+}
+
+RestorePlan PlannedRestores::Plan(const RestoreView& view) {
+  const RestoreProblem problem = ProblemOf(view);
+  const RestorePolicy policy = fit_.costs() || settings_.policy == RestorePolicy::kRecomputeAll
+                                   ? settings_.policy
+                                   : RestorePolicy::kLoadAll;
+  RestorePlan plan;
+  PlanRestore(problem, policy, scratch_, plan);
+  if (policy == RestorePolicy::kCairn) Probe(view, plan);
+  return plan;
+}
+
+// Loads the last block that has a copy on disk though it does not pay. If it comes too late it is
+// computed after all.
+void PlannedRestores::Probe(const RestoreView& view, RestorePlan& plan) {
+  std::vector<uint32_t>& loads = plan.load_order[kDiskChannel];
+  const LoadFlow flow = store_.disk_flow();
+  if (!loads.empty() || flow.under_way > 0 || clock_.Now() - flow.last_begin < kProbeInterval) {
+    return;
+  }
+  for (size_t block = view.blocks.size(); block-- > 0;) {
+    if (view.blocks[block] != Origin::kDisk) continue;
+    plan.verdicts[block] = Verdict::kReload;
+    loads.push_back(static_cast<uint32_t>(block));
+    return;
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,42 @@
+// The strategy of the server: plans restores (offload/restore_planner.h) with what passes and loads
+// were seen to take. Before the first pass was seen, whatever can be loaded is.
+// Threads: the engine thread only.
+#pragma once
+
+#include <memory>
+
+#include "engine/pass_fit.h"
+#include "engine/restore_strategy.h"
+#include "offload/block_store.h"
+#include "offload/restore_planner.h"
+
+namespace cairn {
+
+struct RestoreSettings {
+  RestorePolicy policy = RestorePolicy::kCairn;
+  uint32_t chunk_tokens = 256;  // rows of a restore in one step
+};
+
+class PlannedRestores final : public RestoreStrategy {
+ public:
+  // `store` and `clock` outlive it.
+  PlannedRestores(const RestoreSettings& settings, const BlockStore& store, const Clock& clock);
+
+  RestorePlan Plan(const RestoreView& view) override;
+  std::optional<std::chrono::nanoseconds> revision_interval() const override;
+  void Learn(const PassSample& sample) override;
+
+ private:
+  RestoreProblem ProblemOf(const RestoreView& view);
+  void Probe(const RestoreView& view, RestorePlan& plan);
+
+  const RestoreSettings settings_;
+  const BlockStore& store_;
+  const Clock& clock_;
+  PassFit fit_;
+  std::vector<BlockSource> sources_;
+  std::array<RestoreChannel, kRestoreChannels> channels_;
+  RestoreScratch scratch_;
+};
+
+}  // namespace cairn
