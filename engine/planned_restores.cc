@@ -29,8 +29,7 @@ BlockSource SourceOf(Origin origin) {
 }
 
 RestoreChannel ChannelOf(const LoadFlow& flow) {
-  const double seen_s = std::chrono::duration<double>(flow.interval).count();
-  const double block_s = std::max(seen_s, kBlockSecondsMin);
+  const double block_s = std::max(flow.block_s, kBlockSecondsMin);
   return {.block_s = block_s, .backlog_s = block_s * flow.under_way};
 }
 
@@ -43,13 +42,16 @@ PlannedRestores::PlannedRestores(const RestoreSettings& settings, const BlockSto
 std::optional<std::chrono::nanoseconds> PlannedRestores::revision_interval() const {
   const bool adapts =
       settings_.policy == RestorePolicy::kCairn || settings_.policy == RestorePolicy::kCake;
-  if (!adapts || !fit_.costs()) return std::nullopt;
+  if (!adapts || !passes_) return std::nullopt;
   return kRevisionInterval;
 }
 
-void PlannedRestores::Learn(const PassSample& sample) {
-  fit_.Add(sample.row_count, sample.position_sum,
-           std::chrono::duration<double>(sample.time).count());
+void PlannedRestores::Learn(const PassSample& pass) {
+  if (passes_) return passes_->Note(pass);
+  if (pass.rows < store_.layout().block_tokens) return;  // says little of a restore
+  first_passes_.push_back(pass);
+  const Result<PassFit> fit = FitPasses(first_passes_);
+  if (fit.ok()) passes_.emplace(*fit);
 }
 
 RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view) {
@@ -64,9 +66,10 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view) {
       .block_tokens = block_tokens,
       .layers = store_.layout().layer_count,
       .chunk_tokens = std::max(settings_.chunk_tokens, block_tokens),
-      .pass = fit_.costs().value_or(PassCosts()),
+      .pass = passes_ ? passes_->costs() : PassCosts(),
       .channels = channels_,
-      .uncertainty = std::clamp(fit_.relative_error(), kUncertaintyMin, kUncertaintyMax),
+      .uncertainty = passes_ ? std::clamp(passes_->uncertainty(), kUncertaintyMin, kUncertaintyMax)
+                             : kUncertaintyMax,
       .allows_wave = false};
   problem.pass.decode_rows = view.decode_rows;
   return problem;
@@ -74,7 +77,7 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view) {
 
 RestorePlan PlannedRestores::Plan(const RestoreView& view) {
   const RestoreProblem problem = ProblemOf(view);
-  const RestorePolicy policy = fit_.costs() || settings_.policy == RestorePolicy::kRecomputeAll
+  const RestorePolicy policy = passes_ || settings_.policy == RestorePolicy::kRecomputeAll
                                    ? settings_.policy
                                    : RestorePolicy::kLoadAll;
   RestorePlan plan;

@@ -1,13 +1,15 @@
 // The strategy of the server: plans restores (offload/restore_planner.h) with what passes and loads
-// were seen to take. Before the first pass was seen, whatever can be loaded is.
+// were seen to take. Before enough passes were seen, whatever can be loaded is.
 // Threads: the engine thread only.
 #pragma once
 
-#include <memory>
+#include <array>
+#include <optional>
+#include <vector>
 
-#include "engine/pass_fit.h"
 #include "engine/restore_strategy.h"
 #include "offload/block_store.h"
+#include "offload/cost_model.h"
 #include "offload/restore_planner.h"
 
 namespace cairn {
@@ -33,7 +35,8 @@ class PlannedRestores final : public RestoreStrategy {
   const RestoreSettings settings_;
   const BlockStore& store_;
   const Clock& clock_;
-  PassFit fit_;
+  std::vector<PassSample> first_passes_;  // until a fit can be made of them
+  std::optional<PassCostModel> passes_;
   std::vector<BlockSource> sources_;
   std::array<RestoreChannel, kRestoreChannels> channels_;
   RestoreScratch scratch_;

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "offload/block.h"
+#include "offload/pass_fit.h"
 #include "offload/restore_plan.h"
 
 namespace cairn {
@@ -21,13 +22,6 @@ struct RestoreView {
   std::span<const Origin> blocks;  // by position; what is being computed already counts as absent
   uint32_t new_tokens = 0;         // to compute after them
   uint32_t decode_rows = 0;        // rows of running streams that every step carries along
-};
-
-// A forward pass that was made.
-struct PassSample {
-  uint32_t row_count = 0;
-  double position_sum = 0;  // of its rows
-  std::chrono::nanoseconds time{0};
 };
 
 class RestoreStrategy {
@@ -40,7 +34,8 @@ class RestoreStrategy {
   // How often a restore that is under way is planned again; never: nullopt.
   virtual std::optional<std::chrono::nanoseconds> revision_interval() const { return std::nullopt; }
 
-  virtual void Learn(const PassSample& /*sample*/) {}
+  // A forward pass was made.
+  virtual void Learn(const PassSample& /*pass*/) {}
 };
 
 // The channels of a plan.

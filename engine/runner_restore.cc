@@ -62,17 +62,16 @@ Result<bool> Runner::ReviseAndSettle(Sequence& sequence) {
 
 // What a pass took: of a block, from the passes that had many rows.
 void Runner::LearnFromPass(std::chrono::nanoseconds forward_time) {
-  PassSample sample{.time = forward_time};
+  PassSample sample{.seconds = std::chrono::duration<double>(forward_time).count()};
   for (const BatchSegment& segment : segments_) {
-    const size_t count = segment.tokens.size();
-    sample.row_count += static_cast<uint32_t>(count);
-    sample.position_sum +=
-        static_cast<double>(count) * (segment.first_position + static_cast<double>(count - 1) / 2);
+    const auto count = static_cast<uint32_t>(segment.tokens.size());
+    sample.rows += count;
+    sample.position_sum += PositionSum(segment.first_position, count);
   }
-  restores_.Learn(sample);
+  if (sample.seconds > 0) restores_.Learn(sample);
   const uint32_t block_tokens = store_.layout().block_tokens;
-  if (sample.row_count < 2 * block_tokens) return;
-  const std::chrono::nanoseconds of_a_block = forward_time * block_tokens / sample.row_count;
+  if (sample.rows < 2 * block_tokens) return;
+  const std::chrono::nanoseconds of_a_block = forward_time * block_tokens / sample.rows;
   recompute_time_ =
       recompute_time_.count() == 0 ? of_a_block : (7 * recompute_time_ + of_a_block) / 8;
   store_.SetRecomputeTime(recompute_time_);

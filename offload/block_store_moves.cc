@@ -360,7 +360,8 @@ bool BlockStore::EndCopies() {
     }
     EndStore(id, move, RecordId());
   }
-  host_meter_.Look(promoted, promoted, clock_.Now());
+  const Clock::Monotonic now = clock_.Now();
+  host_meter_.Look(promoted, true, now, now);
   return !over.empty();
 }
 

@@ -72,7 +72,7 @@ nanoseconds DiskTier::LimitedTime() const {
 
 LoadFlow DiskTier::load_flow() const {
   LoadFlow flow = load_meter_.flow();
-  flow.interval = std::max(flow.interval, LimitedTime());
+  flow.block_s = std::max(flow.block_s, std::chrono::duration<double>(LimitedTime()).count());
   return flow;
 }
 
@@ -131,6 +131,7 @@ DiskTier::News DiskTier::Poll() {
   News news;
   uint32_t loads_ended = 0;
   uint32_t loads_done = 0;
+  Clock::Monotonic last_end;
   for (const SpillCompletion& completion : store_->Poll()) {
     last_progress_ = clock_.Now();
     hangs_ = false;
@@ -146,12 +147,13 @@ DiskTier::News DiskTier::Poll() {
     if (order.kind == Kind::kLoad) {
       ++loads_ended;
       loads_done += completion.status.ok();
+      last_end = std::max(last_end, completion.ended);
       OnRead(completion, order, news);
     } else {
       OnWritten(completion, order, news);
     }
   }
-  load_meter_.Look(loads_ended, loads_done, clock_.Now());
+  load_meter_.Look(loads_ended, loads_done == loads_ended, last_end, clock_.Now());
   GiveUpWhatHangs(news);
   return news;
 }

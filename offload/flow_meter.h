@@ -1,21 +1,23 @@
-// What one block takes through a channel, as seen by who gives orders and now and then looks what
-// has ended: the time between two ends while more were waiting. A look may come late, so that a
-// time that ends with nothing left is only an upper bound. Threads: one.
+// What one block takes through a channel, others before and behind it: the time from one end to the
+// next, or from the order to the end where nothing was under way.
+// Threads: one.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "base/clock.h"
+#include "offload/robust_rate.h"
 
 namespace cairn {
 
 // What loads through a channel take.
 struct LoadFlow {
-  std::chrono::nanoseconds interval{0};  // of a block; zero: nothing has been seen yet
-  uint32_t under_way = 0;                // blocks that wait or are being loaded
-  Clock::Monotonic last_begin;           // when the latest was ordered
+  double block_s = 0;           // seconds; 0: nothing has been seen yet
+  uint32_t under_way = 0;       // blocks that wait or are being loaded
+  Clock::Monotonic last_begin;  // when the latest was ordered
 };
 
 class FlowMeter {
@@ -27,35 +29,34 @@ class FlowMeter {
   // One that was ordered is not to happen.
   void Cancel() { --under_way_; }
 
-  // So many orders were found to have ended since the last look, `done` of them well.
-  void Look(uint32_t ended, uint32_t done, Clock::Monotonic now) {
-    under_way_ -= std::min(ended, under_way_);
+  // Somebody looks: `ended` orders are over since the last time, all of them well or not, the last
+  // of them at `last_end`.
+  void Look(uint32_t ended, bool well, Clock::Monotonic last_end, Clock::Monotonic now) {
     looked_ = now;
     if (ended == 0) return;
-    const std::chrono::nanoseconds each = (now - mark_) / ended;
-    mark_ = now;
-    if (done < ended) return;
-    const bool is_bound = under_way_ == 0 && interval_.count() > 0 && each > interval_;
-    if (is_bound) return;
-    for (uint32_t i = 0; i < std::min(done, kSamplesMax); ++i) {
-      interval_ = interval_.count() == 0 ? each : (3 * interval_ + each) / 4;
-    }
+    under_way_ -= std::min(ended, under_way_);
+    const std::chrono::duration<double> each = (last_end - mark_) / static_cast<double>(ended);
+    mark_ = std::max(mark_, last_end);
+    if (!well || each.count() <= 0) return;
+    if (!block_s_) block_s_.emplace(each.count(), kSpreadAtFirst);
+    for (uint32_t i = 0; i < ended; ++i) block_s_->Note(each.count());
   }
 
-  // While what is under way takes longer than it should, the interval is that.
+  // While what is under way takes longer than it should, it counts as taking that long.
   LoadFlow flow() const {
-    const auto waited = under_way_ == 0 ? std::chrono::nanoseconds(0) : looked_ - mark_;
-    return {std::max<std::chrono::nanoseconds>(interval_, waited), under_way_, last_begin_};
+    const std::chrono::duration<double> waited = looked_ - mark_;
+    const double seen = block_s_ ? block_s_->value() : 0;
+    return {under_way_ == 0 ? seen : std::max(seen, waited.count()), under_way_, last_begin_};
   }
 
  private:
-  static constexpr uint32_t kSamplesMax = 8;  // one look says no more than so many
+  static constexpr double kSpreadAtFirst = 0.3;
 
   uint32_t under_way_ = 0;
   Clock::Monotonic mark_;  // when the latest order ended, or the first of these began
   Clock::Monotonic looked_;
   Clock::Monotonic last_begin_;
-  std::chrono::nanoseconds interval_{0};
+  std::optional<RobustRate> block_s_;
 };
 
 }  // namespace cairn

@@ -169,13 +169,16 @@ void SegmentSpillStore::RunNextRead() {
   }
   const auto start = steady_clock::now();
   Status status = files_->Read(order.record, order.block, order.payload);
-  const nanoseconds time = steady_clock::now() - start;
+  const auto ended = steady_clock::now();
   {
     std::lock_guard lock(mutex_);
     bytes_read_ += record_bytes_;
     EndRead(order.record);
   }
-  Complete({{.ticket = order.ticket, .status = std::move(status), .time = time}});
+  Complete({{.ticket = order.ticket,
+             .status = std::move(status),
+             .time = ended - start,
+             .ended = ended}});
 }
 
 void SegmentSpillStore::Complete(std::vector<SpillCompletion> completions) {

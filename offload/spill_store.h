@@ -88,6 +88,7 @@ struct SpillCompletion {
   };
   std::vector<Moved> moved;
   std::chrono::nanoseconds time{0};  // of the operation itself, without waiting for its turn
+  std::chrono::steady_clock::time_point ended;  // of a read: when
 };
 
 struct SpillStats {

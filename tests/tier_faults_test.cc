@@ -265,7 +265,8 @@ TEST_F(TierFaults, T17ADiskThatTurnsSlowIsLeftForComputingAndUsedAgainWhenItReco
   HarnessOptions options{.device_blocks = 64};
   options.make_restores = [this](const BlockStore& store) {
     auto restores = std::make_unique<PlannedRestores>(RestoreSettings(), store, clock_);
-    restores->Learn({.row_count = 10 * kBlock, .time = std::chrono::milliseconds(100)});
+    restores->Learn({.rows = 10 * kBlock, .seconds = 0.1});
+    restores->Learn({.rows = 20 * kBlock, .seconds = 0.2});
     return restores;
   };
   Open(options, {.answer_chance = 1, .clock = &clock_});

@@ -178,7 +178,10 @@ class FakeSpillStore final : public SpillStore {
     reads_.erase(reads_.begin() + static_cast<ptrdiff_t>(index));
     for (const std::byte byte : order.payload) CHECK(byte == static_cast<std::byte>(kReading));
     SpillCompletion done{.ticket = order.ticket, .time = options.operation_time};
-    if (options.clock != nullptr) options.clock->Advance(options.operation_time);
+    if (options.clock != nullptr) {
+      options.clock->Advance(options.operation_time);
+      done.ended = options.clock->Now();
+    }
     const FakeDisk::Record* record = Find(order.record);
     if (record == nullptr) {
       done.status = NotFound("no such record");
