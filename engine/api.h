@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/chat_template.h"  // ChatMessage
+#include "engine/restore_report.h"
 #include "engine/sampling_params.h"
 #include "offload/block.h"  // Tier
 
@@ -160,6 +161,11 @@ struct SessionRef {
   std::string id;
 };
 
+struct ExplainRequest {
+  std::string id;
+  bool last = false;  // the last restore that was carried out, instead of a plan made now
+};
+
 struct ForkSessionRequest {
   std::string id;
   std::string new_id;
@@ -235,6 +241,7 @@ struct EngineStats {
   std::chrono::nanoseconds forward_time{0};  // of it, inside the model
   int64_t session_commits = 0;               // batches of changes that were made durable
   int64_t session_commits_failed = 0;        // and that the disk did not take
+  RestoreCounts restores;
 };
 
 struct ModelInfo {

@@ -78,6 +78,7 @@ Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
                      .filled = whole ? block_tokens : copied[i],
                      .sealed = whole,
                      .loading = loading,
+                     .was_loading = loading,
                      .tier = tier});
   }
   return context;
@@ -90,6 +91,7 @@ Result<bool> ContextBlocks::Settle() {
     if (entry.hold.is_lost()) {
       ASSIGN_OR_RETURN(std::vector<Hold> fresh, store_.Reserve(1));
       BecomeMissing(block, std::move(fresh[0]));
+      entry.failed = true;
       continue;
     }
     entry.loading = false;
@@ -161,6 +163,7 @@ void ContextBlocks::BecomeLoading(size_t block, Hold hold) {
            .filled = block_tokens_,
            .sealed = true,
            .loading = loading,
+           .was_loading = loading,
            .tier = tier};
   addresses_[block] = loading ? nullptr : AddressOf(entry);
   filled_count_ += block_tokens_;
@@ -174,6 +177,13 @@ int64_t ContextBlocks::host_token_count() const {
     return entry.sealed && entry.hold.tier() == Tier::kHost;
   });
   return static_cast<int64_t>(count) * block_tokens_;
+}
+
+BlockFate ContextBlocks::FateOf(size_t block) const {
+  const Entry& entry = entries_[block];
+  if (entry.failed) return BlockFate::kReloadFailed;
+  if (entry.tier == Tier::kAbsent) return BlockFate::kRecomputed;
+  return entry.was_loading ? BlockFate::kReloaded : BlockFate::kKept;
 }
 
 int64_t* ContextBlocks::FoundTokens(Tier tier) {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/restore_report.h"
 #include "kernels/device.h"
 #include "offload/block_store.h"
 #include "offload/restore_plan.h"
@@ -68,6 +69,8 @@ class ContextBlocks {
     int64_t disk_tokens = 0;
   };
   const Found& found() const { return found_; }
+  // How block `block` came to be in place, or will.
+  BlockFate FateOf(size_t block) const;
 
   // Of the first `token_count` positions, how many are still to be computed.
   uint32_t missing_count(size_t token_count) const;
@@ -102,7 +105,9 @@ class ContextBlocks {
     Hold hold;
     uint32_t filled = 0;  // positions in place, from the block's first
     bool sealed = false;
-    bool loading = false;       // sealed, but on its way
+    bool loading = false;  // sealed, but on its way
+    bool was_loading = false;
+    bool failed = false;        // its load
     Tier tier = Tier::kAbsent;  // where it was found
   };
 

@@ -247,6 +247,12 @@ void Engine::LookupPrefix(const Content& content, std::string cache_salt, Reply<
           EngineCore& core) mutable { return core.LookupPrefix(std::move(encoded), cache_salt); });
 }
 
+void Engine::ExplainRestore(ExplainRequest request, Reply<RestoreReport> reply) {
+  Ask<RestoreReport>(
+      request.id, std::move(reply),
+      [request = std::move(request)](EngineCore& core) { return core.ExplainRestore(request); });
+}
+
 void Engine::GetStats(Reply<EngineStats> reply) {
   Ask<EngineStats>(SessionJournal::kNoSession, std::move(reply),
                    [](EngineCore& core) { return core.GetStats(); });

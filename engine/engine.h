@@ -67,6 +67,8 @@ class Engine {
   Result<std::string> Detokenize(const std::vector<uint32_t>& ids) const;
 
   void LookupPrefix(const Content& content, std::string cache_salt, Reply<Residency> reply);
+  // kFailedPrecondition when `last` is asked for and there is none that is remembered.
+  void ExplainRestore(ExplainRequest request, Reply<RestoreReport> reply);
   void GetStats(Reply<EngineStats> reply);
   void ClearCache(std::optional<Tier> tier, Reply<Done> reply);
 

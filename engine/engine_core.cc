@@ -88,6 +88,7 @@ void EngineCore::ExpireSessions() {
   };
   for (const std::string& id : sessions_.ExpireNow(in_use)) {
     runner_.Unpin(id);
+    runner_.ForgetRestore(id);
     if (const Sequence* sequence = runner_.FindBySession(id)) {
       runner_.Cancel(sequence->id, NotFound("session " + Quoted(id) + " has expired"));
     }
@@ -152,6 +153,7 @@ Result<Done> EngineCore::DeleteSession(const std::string& id) {
   const size_t shared_count = sessions_.SharedPrefix(**found);
   RETURN_IF_ERROR(sessions_.Delete(id));
   runner_.Unpin(id);
+  runner_.ForgetRestore(id);
   parts_.blocks->DropOwn(
       root, tokens, static_cast<uint32_t>(shared_count / parts_.blocks->layout().block_tokens));
   return Done();
@@ -257,6 +259,16 @@ Result<Residency> EngineCore::LookupPrefix(EncodedContent content, const std::st
   return residency;
 }
 
+Result<RestoreReport> EngineCore::ExplainRestore(const ExplainRequest& request) {
+  ASSIGN_OR_RETURN(const Session* session, sessions_.Find(request.id));
+  if (!request.last) return runner_.ExplainNow(RootFor(session->cache_salt), session->tokens);
+  if (const RestoreReport* report = runner_.restore_log().Find(request.id)) return *report;
+  return FailedPrecondition("no restore of session " + Quoted(request.id) +
+                            " is remembered: since the server started nothing of it had to come "
+                            "back, or " +
+                            std::to_string(RestoreLog::kReportsMax) + " others have since");
+}
+
 Result<EngineStats> EngineCore::GetStats() {
   const RunnerCounts& counts = runner_.counts();
   EngineStats stats;
@@ -269,6 +281,7 @@ Result<EngineStats> EngineCore::GetStats() {
   stats.steps = counts.steps;
   stats.step_time = counts.step_time;
   stats.forward_time = counts.forward_time;
+  stats.restores = runner_.restore_log().counts();
   if (parts_.journal != nullptr) {
     const JournalCounts journal = parts_.journal->counts();
     stats.session_commits = static_cast<int64_t>(journal.commits);

@@ -62,6 +62,7 @@ class EngineCore {
   void SpillIdle(std::function<void()> done) { parts_.blocks->SpillAll(std::move(done)); }
 
   Result<Residency> LookupPrefix(EncodedContent content, const std::string& cache_salt);
+  Result<RestoreReport> ExplainRestore(const ExplainRequest& request);
   Result<EngineStats> GetStats();
   Result<Done> ClearCache(std::optional<Tier> tier);
 

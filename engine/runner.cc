@@ -191,12 +191,13 @@ bool Runner::TryAdmit(Sequence& sequence) {
   while (true) {
     auto blocks = ContextBlocks::Acquire(store_, sequence.root, sequence.tokens,
                                          static_cast<uint32_t>(sequence.priority),
-                                         model_.compute_stream(), PlannerFor(sequence));
+                                         model_.compute_stream(), FirstPlannerFor(sequence));
     if (blocks.ok()) {
       sequence.blocks = *std::move(blocks);
       OnAdmitted(sequence);
       return true;
     }
+    sequence.restore.reset();
     const bool room_comes = blocks.status().code() == Code::kUnavailable;
     if (room_comes || !MakeWayFor(sequence)) return false;
   }
@@ -257,6 +258,7 @@ void Runner::Preempt(Sequence& sequence) {
 void Runner::LeaveBlocks(Sequence& sequence) {
   sequence.blocks->Release(sequence.tokens);
   sequence.blocks.reset();
+  sequence.restore.reset();
 }
 
 void Runner::PinIfWanted(const Sequence& sequence) {

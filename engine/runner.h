@@ -26,6 +26,7 @@
 #include "engine/delivery.h"
 #include "engine/engine_config.h"
 #include "engine/model.h"
+#include "engine/restore_log.h"
 #include "engine/restore_strategy.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -74,6 +75,12 @@ class Runner {
   // Every sequence, as the latest step found it. Any thread, also while that step hangs.
   std::vector<SequenceState> StatesAtStep() const;
 
+  // How a session of these tokens would come back if it were asked for now.
+  RestoreReport ExplainNow(const BlockKey& root, const std::vector<uint32_t>& tokens);
+  // How sessions came back.
+  const RestoreLog& restore_log() const { return restore_log_; }
+  void ForgetRestore(const std::string& session_id) { restore_log_.Forget(session_id); }
+
   // Gives up the blocks that a pinned session keeps.
   void Unpin(const std::string& session_id) { pins_.erase(session_id); }
 
@@ -92,6 +99,13 @@ class Runner {
   void Replay(Sequence& sequence);
   void ReleaseLongPaused();
   ContextBlocks::Planner PlannerFor(const Sequence& sequence);
+  ContextBlocks::Planner FirstPlannerFor(Sequence& sequence);
+  RestorePlan PlanAndReport(const Sequence& sequence, std::span<const Origin> origins,
+                            RestoreReport& report);
+  void FinishRestore(Sequence& sequence);
+  void TraceRestore(const Sequence& sequence, const RestoreReport& report, Clock::Monotonic now);
+  void TraceRestoredRows(const std::vector<Work>& works, Clock::Monotonic begin,
+                         Clock::Monotonic end);
   uint32_t DecodeRowCount() const;
   void SettleRestoring();
   void Settle(Sequence& sequence);
@@ -138,6 +152,7 @@ class Runner {
   std::vector<Delivery> deliveries_;
   std::vector<BatchSegment> segments_;
   RunnerCounts counts_;
+  RestoreLog restore_log_;
   std::chrono::nanoseconds recompute_time_{0};  // of a block; 0: not known yet
 
   mutable std::mutex states_mutex_;

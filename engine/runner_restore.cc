@@ -31,6 +31,10 @@ void Runner::Settle(Sequence& sequence) {
   const ContextBlocks::Found before = sequence.blocks->found();
   const bool was_loading = sequence.blocks->is_loading();
   const Result<bool> loading = ReviseAndSettle(sequence);
+  if (trace_ != nullptr && was_loading && loading.ok() && !*loading) {
+    trace_->Span("load", sequence.admitted, clock_.Now(), "",
+                 TraceWriter::LoadTrack(sequence.id.value()));
+  }
   const ContextBlocks::Found after = sequence.blocks->found();
   if (sequence.is_first_restore && (was_loading || sequence.blocks->is_loading())) {
     Usage& usage = sequence.usage;

@@ -23,6 +23,7 @@ bool Runner::Step() {
   const Clock::Monotonic planned = clock_.Now();
   const std::span<const float> logits = Compute(works);
   const Clock::Monotonic computed = clock_.Now();
+  if (trace_ != nullptr) TraceRestoredRows(works, planned, computed);
   Commit(works, logits);
   const Clock::Monotonic committed = clock_.Now();
   EndRound();
@@ -56,7 +57,10 @@ std::vector<Runner::Work> Runner::PlanWork() {
       runnable.push_back({id, rows_left, sequence->priority});
     }
   }
-  for (Sequence* sequence : restored) End(*sequence, {.finish_reason = FinishReason::kLength});
+  for (Sequence* sequence : restored) {
+    FinishRestore(*sequence);
+    End(*sequence, {.finish_reason = FinishReason::kLength});
+  }
   std::vector<Work> works;
   for (const StepShare& share : PlanStep(runnable, config_.prefill_chunk)) {
     works.push_back(WorkFor(*Find(share.id), share.row_count));
@@ -125,6 +129,7 @@ void Runner::MarkWritten(const Work& work) {
     if (end <= sequence.computed_before) counts_.recomputed_blocks += run.count / block_tokens;
     sequence.computed_end = std::max(sequence.computed_end, end);
   }
+  if (work.samples) FinishRestore(sequence);
   if (work.samples && sequence.is_first_restore && sequence.usage.recomputed_tokens > 0 &&
       !sequence.first_token) {
     sequence.usage.restore_time = clock_.Now() - sequence.admitted;

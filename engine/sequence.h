@@ -23,6 +23,7 @@
 #include "engine/api.h"
 #include "engine/context_blocks.h"
 #include "engine/output_assembler.h"
+#include "engine/restore_report.h"
 #include "engine/sampler.h"
 
 namespace cairn {
@@ -64,7 +65,8 @@ struct Sequence {
   std::optional<Clock::Monotonic> first_token;
   Clock::Monotonic last_token;
   Clock::Monotonic admitted;
-  Clock::Monotonic planned;  // when its restore was planned last
+  Clock::Monotonic planned;                // when its restore was planned last
+  std::unique_ptr<RestoreReport> restore;  // while it comes back
 
   bool is_admitted() const { return blocks != nullptr; }
 

@@ -24,9 +24,14 @@ class TraceWriter {
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
+  // Steps have a track of their own; so has what a sequence computes, and what it loads.
+  static constexpr uint64_t kStepTrack = 1;
+  static uint64_t ComputeTrack(uint64_t sequence) { return 2 * sequence + 2; }
+  static uint64_t LoadTrack(uint64_t sequence) { return 2 * sequence + 3; }
+
   // A span named `name` (plain ASCII); `args_json` is "" or JSON members such as "\"rows\":3".
   void Span(const char* name, Clock::Monotonic begin, Clock::Monotonic end,
-            const std::string& args_json = "");
+            const std::string& args_json = "", uint64_t track = kStepTrack);
 
  private:
   explicit TraceWriter(std::FILE* file) : file_(file) {}

@@ -11,8 +11,8 @@ namespace {
 // In the order of the enumerators.
 constexpr std::array<std::string_view, 6> kPolicies = {"cairn",  "load_all",  "recompute_all",
                                                        "greedy", "threshold", "cake"};
-constexpr std::array<std::string_view, 5> kExecutions = {"none", "load_all", "recompute_all",
-                                                         "front", "wave"};
+constexpr std::array<std::string_view, kExecutionCount> kExecutions = {
+    "none", "load_all", "recompute_all", "front", "wave"};
 constexpr std::array<std::string_view, 3> kVerdicts = {"keep", "reload", "recompute"};
 
 template <class Enum, size_t N>

@@ -6,6 +6,7 @@
 // moment of planning.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -31,6 +32,8 @@ enum class Execution : uint8_t {
   kFront,  // passes over the recomputed blocks in order, each when every earlier block is there
   kWave,   // one pass over recomputed blocks and new tokens; loads come layer by layer
 };
+
+inline constexpr size_t kExecutionCount = 5;
 
 enum class Verdict : uint8_t {
   kKeep,  // it is on the device, or used where it lies

@@ -37,10 +37,9 @@ class CacheServiceImpl final : public RawCacheService {
                                            const grpc::ByteBuffer* request,
                                            grpc::ByteBuffer* response) override {
     return ServeUnary<v1::ExplainRestoreRequest>(
-        parts_.intake, context, request, response, [](const SessionRef&, const UnaryCall& call) {
-          call.Fail(Status(Code::kUnimplemented,
-                           "blocks live on the device only, so that what is missing is always "
-                           "recomputed: there is no decision to explain"));
+        parts_.intake, context, request, response,
+        [this](ExplainRequest explain, const UnaryCall& call) {
+          parts_.engine.ExplainRestore(std::move(explain), call.ToReply<RestoreReport>());
         });
   }
 

@@ -26,7 +26,7 @@ std::string SessionName(const std::string& id);
 Result<SessionRef> FromProto(const v1::GetSessionRequest& request);
 Result<SessionRef> FromProto(const v1::DeleteSessionRequest& request);
 Result<SessionRef> FromProto(const v1::PrefetchSessionRequest& request);
-Result<SessionRef> FromProto(const v1::ExplainRestoreRequest& request);
+Result<ExplainRequest> FromProto(const v1::ExplainRestoreRequest& request);
 
 SamplingParams FromProto(const v1::SamplingParams& params);
 Result<CreateSessionRequest> FromProto(const v1::CreateSessionRequest& request);
@@ -71,6 +71,7 @@ v1::ReadTokensResponse ToProto(TokenRange range);
 v1::Usage ToProto(const Usage& usage);
 v1::LookupPrefixResponse PrefixToProto(const Residency& residency);
 v1::CacheStats ToProto(const EngineStats& stats);
+v1::RestoreReport ToProto(const RestoreReport& report);
 v1::Model ToProto(const ModelInfo& model);
 
 // One message of a stream: an update and, on the last message, how the stream ended (else null).

@@ -39,9 +39,9 @@ Result<SessionRef> FromProto(const v1::PrefetchSessionRequest& request) {
   return SessionRef{std::move(id)};
 }
 
-Result<SessionRef> FromProto(const v1::ExplainRestoreRequest& request) {
+Result<ExplainRequest> FromProto(const v1::ExplainRestoreRequest& request) {
   ASSIGN_OR_RETURN(std::string id, IdFromName(request.name(), "name"));
-  return SessionRef{std::move(id)};
+  return ExplainRequest{std::move(id), request.last()};
 }
 
 Result<ListSessionsRequest> FromProto(const v1::ListSessionsRequest& request) {

@@ -46,6 +46,41 @@ v1::TierStats ToProto(const TierStats& stats) {
   return proto;
 }
 
+// The enumerators of both sides come in the same order.
+v1::RestoreReport::Execution ToProto(Execution execution) {
+  return static_cast<v1::RestoreReport::Execution>(v1::RestoreReport::EXECUTION_NONE +
+                                                   static_cast<int>(execution));
+}
+
+v1::BlockDecision::Verdict ToProto(BlockFate fate) {
+  return static_cast<v1::BlockDecision::Verdict>(v1::BlockDecision::VERDICT_KEEP +
+                                                 static_cast<int>(fate));
+}
+
+google::protobuf::Duration SecondsToProto(double seconds) {
+  return DurationToProto(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds)));
+}
+
+// Kinds that occurred.
+void RestoresToProto(const RestoreCounts& counts, v1::CacheStats& proto) {
+  for (size_t i = 0; i < counts.by_execution.size(); ++i) {
+    const RestoreCounts::Executed& executed = counts.by_execution[i];
+    if (executed.restores == 0) continue;
+    v1::RestoreStats& stats = *proto.add_restores();
+    stats.set_execution(ToProto(static_cast<Execution>(i)));
+    stats.set_restore_count(executed.restores);
+    *stats.mutable_predicted_time() = DurationToProto(executed.predicted);
+    *stats.mutable_actual_time() = DurationToProto(executed.actual);
+  }
+  for (size_t i = 0; i < counts.blocks.size(); ++i) {
+    if (counts.blocks[i] == 0) continue;
+    v1::RestoredBlocks& blocks = *proto.add_restored_blocks();
+    blocks.set_verdict(ToProto(static_cast<BlockFate>(i)));
+    blocks.set_block_count(counts.blocks[i]);
+  }
+}
+
 void LogprobToProto(const TokenLogprob& logprob, v1::TokenLogprob* proto) {
   proto->set_token_id(logprob.token_id);
   proto->set_logprob(logprob.logprob);
@@ -193,6 +228,28 @@ v1::LookupPrefixResponse PrefixToProto(const Residency& residency) {
   return proto;
 }
 
+v1::RestoreReport ToProto(const RestoreReport& report) {
+  v1::RestoreReport proto;
+  proto.set_execution(ToProto(report.execution));
+  proto.set_block_tokens(static_cast<int32_t>(report.block_tokens));
+  for (size_t i = 0; i < report.blocks.size(); ++i) {
+    const BlockReport& block = report.blocks[i];
+    v1::BlockDecision& decision = *proto.add_blocks();
+    decision.set_first_position(static_cast<int64_t>(i) * report.block_tokens);
+    decision.set_tier(ToProto(block.tier));
+    decision.set_verdict(ToProto(block.fate));
+    if (block.reload_s) *decision.mutable_reload_price() = SecondsToProto(*block.reload_s);
+    if (block.recompute_s) *decision.mutable_recompute_price() = SecondsToProto(*block.recompute_s);
+  }
+  *proto.mutable_predicted_time() = SecondsToProto(report.predicted_s);
+  *proto.mutable_predicted_load_all_time() = SecondsToProto(report.load_all_s);
+  *proto.mutable_predicted_recompute_all_time() = SecondsToProto(report.recompute_all_s);
+  if (report.actual_time) *proto.mutable_actual_time() = DurationToProto(*report.actual_time);
+  *proto.mutable_planning_time() = DurationToProto(report.planning_time);
+  *proto.mutable_decided_at() = TimeToProto(report.decided_at);
+  return proto;
+}
+
 v1::CacheStats ToProto(const EngineStats& stats) {
   v1::CacheStats proto;
   for (const TierStats& tier : stats.tiers) *proto.add_tiers() = ToProto(tier);
@@ -209,6 +266,7 @@ v1::CacheStats ToProto(const EngineStats& stats) {
   *proto.mutable_forward_time() = DurationToProto(stats.forward_time);
   proto.set_session_commits(stats.session_commits);
   proto.set_session_commits_failed(stats.session_commits_failed);
+  RestoresToProto(stats.restores, proto);
   return proto;
 }
 

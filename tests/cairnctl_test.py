@@ -162,9 +162,31 @@ class CairnctlTest(unittest.TestCase):
         self.assertIn("tier device", self.ctl.text("cache", "stats"))
         self.assertEqual(self.ctl.text("cache", "clear", "--tier", "device"), "cleared")
         self.assertEqual(self.ctl.json("cache", "lookup", prompt)["device_tokens"], "0")
-        self.ctl.text("session", "create", "explained")
-        self.assertEqual(self.ctl.run("cache", "explain", "explained").stderr.split(": ")[:2],
-                         ["cairnctl", "UNIMPLEMENTED"])
+
+    def test_explain(self):
+        def restores():
+            return sum(int(r["restore_count"]) for r in self.ctl.json("cache", "stats").get("restores", []))
+
+        self.ctl.text("session", "create", "trip")
+        self.refused("FAILED_PRECONDITION", None, "cache", "explain", "trip", "--last")
+        self.refused("NOT_FOUND", None, "cache", "explain", "nobody")
+        self.ctl.text("session", "decode", "trip", "A long sentence about the sea, " * 8, "-n", 1)
+        self.assertIn("execution        none", self.ctl.text("cache", "explain", "trip"))
+        self.ctl.text("cache", "clear")
+        plan = self.ctl.json("cache", "explain", "trip")
+        self.assertEqual({(b["tier"], b["verdict"]) for b in plan["blocks"]}, {("TIER_ABSENT", "VERDICT_RECOMPUTE")})
+        self.assertNotIn("actual_time", plan)
+        end = len(plan["blocks"]) * plan["block_tokens"] - 1
+        self.assertRegex(self.ctl.text("cache", "explain", "trip"),
+                         rf"(?m)^0\.\.{end} +absent .* recompute$")
+        before = restores()
+        self.ctl.text("session", "decode", "trip", "-n", 1)
+        self.assertEqual(restores(), before + 1)
+        last = self.ctl.json("cache", "explain", "trip", "--last")
+        self.assertIn("actual_time", last)
+        self.assertEqual(last["blocks"][0]["verdict"], "VERDICT_RECOMPUTE")
+        self.assertRegex(self.ctl.text("cache", "explain", "trip", "--last"), r"(?m)^actual +[\d.]+ ms$")
+        self.assertIn("of restores: recompute", self.ctl.text("cache", "stats"))
 
     def test_errors_name_code_and_field(self):
         hello = ["generate", "Hello"]

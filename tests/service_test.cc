@@ -449,15 +449,32 @@ TEST_F(ServiceTest, StatsCountSessionsStepsAndBlocks) {
   EXPECT_EQ(stats.tiers(0).held_blocks(), 0);
 }
 
-TEST_F(ServiceTest, ExplainRestoreSaysThatThereIsNothingToExplain) {
-  harness_.Create("a");
-  v1::ExplainRestoreRequest request;
-  request.set_name("sessions/a");
+TEST_F(ServiceTest, ExplainRestorePlansAndSaysWhenThereIsNothingToTell) {
+  const auto explain = [this](const std::string& name, bool last, v1::RestoreReport& report) {
+    v1::ExplainRestoreRequest request;
+    request.set_name(name);
+    request.set_last(last);
+    grpc::ClientContext context;
+    return harness_.cache().ExplainRestore(&context, request, &report);
+  };
+  harness_.Create("a", "enough words to fill a block of sixteen tokens, and then some");
   v1::RestoreReport report;
-  grpc::ClientContext context;
-  const grpc::Status status = harness_.cache().ExplainRestore(&context, request, &report);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("recomputed"));
+  ASSERT_TRUE(explain("sessions/a", false, report).ok());
+  ASSERT_GE(report.blocks_size(), 1);
+  EXPECT_EQ(report.blocks(0).tier(), v1::TIER_ABSENT);
+  EXPECT_EQ(report.blocks(0).verdict(), v1::BlockDecision::VERDICT_RECOMPUTE);
+  EXPECT_FALSE(report.has_actual_time());
+  EXPECT_TRUE(report.has_decided_at());
+  Decode(DecodeOf("sessions/a", 2));
+  ASSERT_TRUE(explain("sessions/a", false, report).ok());
+  EXPECT_EQ(report.blocks(0).verdict(), v1::BlockDecision::VERDICT_KEEP);
+
+  const grpc::Status never = explain("sessions/a", true, report);
+  EXPECT_EQ(never.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(never.error_message(), HasSubstr("no restore of session 'a'"));
+  for (const bool last : {false, true}) {
+    EXPECT_EQ(explain("sessions/b", last, report).error_code(), grpc::StatusCode::NOT_FOUND);
+  }
 }
 
 }  // namespace

@@ -83,6 +83,28 @@ std::string ExpirationText(const v1::Session& session) {
   return "never";
 }
 
+// Blocks of which the report of a restore says the same.
+bool IsSameRun(const v1::BlockDecision& a, const v1::BlockDecision& b) {
+  return a.tier() == b.tier() && a.verdict() == b.verdict();
+}
+
+// The prices are those of a block, at the middle of the run.
+std::string RunText(const v1::RestoreReport& report, int first, int end) {
+  const v1::BlockDecision& block = report.blocks(first);
+  const v1::BlockDecision& middle = report.blocks(first + (end - first) / 2);
+  const int64_t next = report.blocks(end - 1).first_position() + report.block_tokens();
+  const std::string positions = Format("%lld..%lld", static_cast<long long>(block.first_position()),
+                                       static_cast<long long>(next - 1));
+  const auto price = [](bool is_known, const google::protobuf::Duration& duration) {
+    return is_known ? Milliseconds(duration) : std::string("-");
+  };
+  return Format(
+      "%-16s %-8s %12s %12s  %s", positions.c_str(), TierText(block.tier()).c_str(),
+      price(middle.has_reload_price(), middle.reload_price()).c_str(),
+      price(middle.has_recompute_price(), middle.recompute_price()).c_str(),
+      Plain(v1::BlockDecision::Verdict_Name(block.verdict()), sizeof("VERDICT_") - 1).c_str());
+}
+
 std::string Bytes(int64_t count) {
   return Format("%.1f MiB", static_cast<double>(count) / (1 << 20));
 }
@@ -172,27 +194,47 @@ std::string CacheStatsText(const v1::CacheStats& stats) {
         Bytes(tier.bytes_written()).c_str());
     if (tier.has_latency()) text += ", " + Milliseconds(tier.latency()) + " a block";
   }
+  for (const v1::RestoreStats& restores : stats.restores()) {
+    const double count = static_cast<double>(restores.restore_count());
+    text += Format(
+        "\n%-16s %lld by %s, %.1f ms each, predicted %.1f ms", "restores",
+        static_cast<long long>(restores.restore_count()),
+        Plain(v1::RestoreReport::Execution_Name(restores.execution()), sizeof("EXECUTION_") - 1)
+            .c_str(),
+        Seconds(restores.actual_time()) * 1e3 / count,
+        Seconds(restores.predicted_time()) * 1e3 / count);
+  }
+  for (const v1::RestoredBlocks& blocks : stats.restored_blocks()) {
+    text += Format(
+        "\n%-16s %lld of restores: %s", "blocks", static_cast<long long>(blocks.block_count()),
+        Plain(v1::BlockDecision::Verdict_Name(blocks.verdict()), sizeof("VERDICT_") - 1).c_str());
+  }
   return text;
 }
 
 std::string RestoreText(const v1::RestoreReport& report) {
-  std::string text =
-      Lines({{"execution", Plain(v1::RestoreReport::Execution_Name(report.execution()),
-                                 sizeof("EXECUTION_") - 1)},
-             {"predicted", Milliseconds(report.predicted_time())},
-             {"if all loaded", Milliseconds(report.predicted_load_all_time())},
-             {"if recomputed", Milliseconds(report.predicted_recompute_all_time())},
-             {"actual", report.has_actual_time() ? Milliseconds(report.actual_time()) : ""},
-             {"planning", Milliseconds(report.planning_time())}});
-  for (const v1::BlockDecision& block : report.blocks()) {
-    const std::string verdict =
-        Plain(v1::BlockDecision::Verdict_Name(block.verdict()), sizeof("VERDICT_") - 1);
-    text += Format("\n%8lld  %-8s %-10s reload %s, recompute %s",
-                   static_cast<long long>(block.first_position()), TierText(block.tier()).c_str(),
-                   verdict.c_str(), Milliseconds(block.reload_price()).c_str(),
-                   Milliseconds(block.recompute_price()).c_str());
+  const bool is_plan = !report.has_actual_time();
+  std::string text;
+  if (report.blocks_size() > 0) {
+    text +=
+        Format("%-16s %-8s %12s %12s  %s", "POSITIONS", "TIER", "RELOAD", "RECOMPUTE", "VERDICT");
   }
-  return text;
+  for (int first = 0; first < report.blocks_size();) {
+    int end = first + 1;
+    while (end < report.blocks_size() && IsSameRun(report.blocks(first), report.blocks(end))) ++end;
+    text += '\n' + RunText(report, first, end);
+    first = end;
+  }
+  if (!text.empty()) text += '\n';
+  const std::string last = is_plan ? "" : Milliseconds(report.actual_time());
+  return text + Lines({{"execution", Plain(v1::RestoreReport::Execution_Name(report.execution()),
+                                           sizeof("EXECUTION_") - 1)},
+                       {"predicted", Milliseconds(report.predicted_time())},
+                       {"actual", last},
+                       {"if all loaded", Milliseconds(report.predicted_load_all_time())},
+                       {"if recomputed", Milliseconds(report.predicted_recompute_all_time())},
+                       {"planning", Milliseconds(report.planning_time())},
+                       {"decided", TimeUtil::ToString(report.decided_at())}});
 }
 
 std::string ModelText(const v1::Model& model) {

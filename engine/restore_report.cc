@@ -1,0 +1,45 @@
+#include "engine/restore_report.h"
+
+#include "base/check.h"
+#include "engine/restore_strategy.h"
+
+namespace cairn {
+namespace {
+
+BlockFate PlannedFate(Origin origin, Verdict verdict) {
+  if (origin == Origin::kResident) return BlockFate::kKept;
+  const bool loads = origin != Origin::kAbsent && verdict == Verdict::kReload;
+  return loads ? BlockFate::kReloaded : BlockFate::kRecomputed;
+}
+
+std::optional<double> ReloadPrice(const RestorePrices& prices, Origin origin) {
+  if (origin != Origin::kHost && origin != Origin::kDisk) return std::nullopt;
+  const size_t channel = origin == Origin::kHost ? kHostChannel : kDiskChannel;
+  if (channel >= prices.reload_s.size()) return std::nullopt;
+  return prices.reload_s[channel];
+}
+
+}  // namespace
+
+RestoreReport ReportOf(const RestorePlan& plan, std::span<const Origin> origins,
+                       std::span<const Tier> tiers, uint32_t block_tokens) {
+  CHECK(plan.verdicts.size() == origins.size() && tiers.size() == origins.size());
+  RestoreReport report{.block_tokens = block_tokens,
+                       .predicted_s = plan.predicted_s,
+                       .load_all_s = plan.load_all_s,
+                       .recompute_all_s = plan.recompute_all_s};
+  report.blocks.reserve(origins.size());
+  const bool has_prices = !plan.prices.reload_s.empty();
+  for (uint32_t i = 0; i < origins.size(); ++i) {
+    BlockReport block{.tier = tiers[i], .fate = PlannedFate(origins[i], plan.verdicts[i])};
+    if (block.fate != BlockFate::kKept) {
+      report.execution = plan.execution;
+      block.reload_s = ReloadPrice(plan.prices, origins[i]);
+      if (has_prices) block.recompute_s = plan.prices.RecomputeSeconds(i);
+    }
+    report.blocks.push_back(block);
+  }
+  return report;
+}
+
+}  // namespace cairn

@@ -1,0 +1,55 @@
+// What a restore was planned to be and what became of it, as people and statistics are told.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "offload/block.h"
+#include "offload/restore_plan.h"
+
+namespace cairn {
+
+// What becomes of a block. The last one is not planned: it was to be loaded, the load failed, and
+// so it was computed.
+enum class BlockFate : uint8_t { kKept, kReloaded, kRecomputed, kReloadFailed, kCount };
+
+struct BlockReport {
+  Tier tier = Tier::kAbsent;  // where its fastest copy was
+  BlockFate fate = BlockFate::kKept;
+  std::optional<double> reload_s;  // prices, where the plan has them
+  std::optional<double> recompute_s;
+};
+
+struct RestoreReport {
+  Execution execution = Execution::kNone;
+  uint32_t block_tokens = 0;
+  std::vector<BlockReport> blocks;  // by position
+  double predicted_s = 0;           // as in RestorePlan
+  double load_all_s = 0;
+  double recompute_all_s = 0;
+  std::chrono::nanoseconds planning_time{0};
+  std::optional<std::chrono::nanoseconds> actual_time;  // of one that was carried out
+  Clock::Wall decided_at;
+};
+
+// `origins` is what the plan was made from, `tiers` where the blocks were.
+RestoreReport ReportOf(const RestorePlan& plan, std::span<const Origin> origins,
+                       std::span<const Tier> tiers, uint32_t block_tokens);
+
+// Restores that were carried out since the start.
+struct RestoreCounts {
+  struct Executed {
+    int64_t restores = 0;
+    std::chrono::nanoseconds predicted{0};  // of all of them together
+    std::chrono::nanoseconds actual{0};
+  };
+  std::array<Executed, kExecutionCount> by_execution;
+  std::array<int64_t, static_cast<size_t>(BlockFate::kCount)> blocks{};  // by fate
+};
+
+}  // namespace cairn

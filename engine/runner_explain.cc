@@ -1,0 +1,94 @@
+// How contexts come back, as it is told: the report of a restore from its plan to its end.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/runner.h"
+
+namespace cairn {
+namespace {
+
+// Whether blocks have to come back that were there before.
+bool IsRestore(std::span<const Origin> origins, size_t old_blocks) {
+  for (size_t i = 0; i < origins.size(); ++i) {
+    const bool is_lost = origins[i] == Origin::kAbsent && i < old_blocks;
+    if (is_lost || origins[i] == Origin::kHost || origins[i] == Origin::kDisk) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+RestorePlan Runner::PlanAndReport(const Sequence& sequence, std::span<const Origin> origins,
+                                  RestoreReport& report) {
+  const Clock::Monotonic begin = clock_.Now();
+  RestorePlan plan = PlannerFor(sequence)(origins);
+  const Clock::Monotonic end = clock_.Now();
+  report = ReportOf(plan, origins, store_.Locate(sequence.root, sequence.tokens),
+                    store_.layout().block_tokens);
+  report.planning_time = end - begin;
+  report.decided_at = clock_.WallNow();
+  return plan;
+}
+
+// Makes the plan that the sequence begins with, and opens the report of its restore.
+ContextBlocks::Planner Runner::FirstPlannerFor(Sequence& sequence) {
+  return [this, &sequence](std::span<const Origin> origins) {
+    const size_t old_blocks = sequence.computed_before / store_.layout().block_tokens;
+    if (!IsRestore(origins, old_blocks)) return PlannerFor(sequence)(origins);
+    sequence.restore = std::make_unique<RestoreReport>();
+    return PlanAndReport(sequence, origins, *sequence.restore);
+  };
+}
+
+RestoreReport Runner::ExplainNow(const BlockKey& root, const std::vector<uint32_t>& tokens) {
+  Sequence asked;  // as it would be started
+  asked.root = root;
+  asked.tokens = tokens;
+  RestoreReport report;
+  PlanAndReport(asked, store_.Survey(root, tokens), report);
+  return report;
+}
+
+// Everything is in place that was to come back.
+void Runner::FinishRestore(Sequence& sequence) {
+  const std::unique_ptr<RestoreReport> report = std::move(sequence.restore);
+  if (report == nullptr) return;
+  const Clock::Monotonic now = clock_.Now();
+  report->actual_time = now - sequence.admitted;
+  for (size_t i = 0; i < report->blocks.size(); ++i) {
+    report->blocks[i].fate = sequence.blocks->FateOf(i);
+  }
+  if (trace_ != nullptr) TraceRestore(sequence, *report, now);
+  restore_log_.Add(sequence.session_id, std::move(*report));
+}
+
+// On a track of the sequence, with the rows that it computed meanwhile below.
+void Runner::TraceRestore(const Sequence& sequence, const RestoreReport& report,
+                          Clock::Monotonic now) {
+  const auto count = [&](BlockFate fate) {
+    return std::to_string(std::ranges::count(report.blocks, fate, &BlockReport::fate));
+  };
+  trace_->Span("restore", sequence.admitted, now,
+               "\"session\":\"" + sequence.session_id + "\",\"execution\":\"" +
+                   std::string(NameOf(report.execution)) +
+                   "\",\"reloaded\":" + count(BlockFate::kReloaded) +
+                   ",\"recomputed\":" + count(BlockFate::kRecomputed) +
+                   ",\"failed\":" + count(BlockFate::kReloadFailed) +
+                   ",\"predicted_s\":" + std::to_string(report.predicted_s),
+               TraceWriter::ComputeTrack(sequence.id.value()));
+}
+
+void Runner::TraceRestoredRows(const std::vector<Work>& works, Clock::Monotonic begin,
+                               Clock::Monotonic end) {
+  for (const Work& work : works) {
+    if (work.sequence->restore == nullptr || work.runs.empty()) continue;
+    const PositionRange& last = work.runs.back();
+    trace_->Span("compute", begin, end,
+                 "\"from\":" + std::to_string(work.runs.front().begin) +
+                     ",\"to\":" + std::to_string(last.begin + last.count),
+                 TraceWriter::ComputeTrack(work.sequence->id.value()));
+  }
+}
+
+}  // namespace cairn

@@ -1,0 +1,73 @@
+// Reports of restores and their counts, as the wire has them.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "service/wire.h"
+
+namespace cairn {
+namespace {
+
+TEST(WireRestore, ReportsAndCountsArriveWhole) {
+  RestoreReport report{.execution = Execution::kFront,
+                       .block_tokens = 16,
+                       .predicted_s = 0.25,
+                       .load_all_s = 0.5,
+                       .recompute_all_s = 1.5,
+                       .planning_time = std::chrono::microseconds(40)};
+  report.blocks = {{.tier = Tier::kDevice, .fate = BlockFate::kKept},
+                   {.tier = Tier::kAbsent, .fate = BlockFate::kRecomputed, .recompute_s = 0.125},
+                   {.tier = Tier::kDisk,
+                    .fate = BlockFate::kReloadFailed,
+                    .reload_s = 0.5,
+                    .recompute_s = 0.25}};
+  v1::RestoreReport proto = ToProto(report);
+  EXPECT_EQ(proto.execution(), v1::RestoreReport::EXECUTION_FRONT);
+  EXPECT_EQ(proto.predicted_time().nanos(), 250'000'000);
+  EXPECT_EQ(proto.predicted_load_all_time().nanos(), 500'000'000);
+  EXPECT_EQ(proto.predicted_recompute_all_time().seconds(), 1);
+  EXPECT_EQ(proto.planning_time().nanos(), 40'000);
+  EXPECT_FALSE(proto.has_actual_time());
+  EXPECT_EQ(proto.block_tokens(), 16);
+  ASSERT_EQ(proto.blocks_size(), 3);
+  EXPECT_EQ(proto.blocks(0).verdict(), v1::BlockDecision::VERDICT_KEEP);
+  EXPECT_FALSE(proto.blocks(0).has_recompute_price());
+  EXPECT_EQ(proto.blocks(1).first_position(), 16);
+  EXPECT_EQ(proto.blocks(1).tier(), v1::TIER_ABSENT);
+  EXPECT_EQ(proto.blocks(1).verdict(), v1::BlockDecision::VERDICT_RECOMPUTE);
+  EXPECT_FALSE(proto.blocks(1).has_reload_price());
+  EXPECT_EQ(proto.blocks(1).recompute_price().nanos(), 125'000'000);
+  EXPECT_EQ(proto.blocks(2).tier(), v1::TIER_DISK);
+  EXPECT_EQ(proto.blocks(2).verdict(), v1::BlockDecision::VERDICT_RELOAD_FAILED_RECOMPUTED);
+  EXPECT_EQ(proto.blocks(2).reload_price().nanos(), 500'000'000);
+  report.execution = Execution::kNone;
+  report.actual_time = std::chrono::milliseconds(300);
+  proto = ToProto(report);
+  EXPECT_EQ(proto.execution(), v1::RestoreReport::EXECUTION_NONE);
+  EXPECT_EQ(proto.actual_time().nanos(), 300'000'000);
+
+  EngineStats stats;
+  EXPECT_EQ(ToProto(stats).restores_size() + ToProto(stats).restored_blocks_size(), 0);
+  stats.restores.by_execution[static_cast<size_t>(Execution::kWave)] = {
+      .restores = 2, .predicted = std::chrono::seconds(3), .actual = std::chrono::seconds(4)};
+  stats.restores.blocks[static_cast<size_t>(BlockFate::kReloaded)] = 7;
+  const v1::CacheStats counts = ToProto(stats);
+  ASSERT_EQ(counts.restores_size(), 1);
+  EXPECT_EQ(counts.restores(0).execution(), v1::RestoreReport::EXECUTION_WAVE);
+  EXPECT_EQ(counts.restores(0).restore_count(), 2);
+  EXPECT_EQ(counts.restores(0).predicted_time().seconds(), 3);
+  EXPECT_EQ(counts.restores(0).actual_time().seconds(), 4);
+  ASSERT_EQ(counts.restored_blocks_size(), 1);
+  EXPECT_EQ(counts.restored_blocks(0).verdict(), v1::BlockDecision::VERDICT_RELOAD);
+  EXPECT_EQ(counts.restored_blocks(0).block_count(), 7);
+
+  v1::ExplainRestoreRequest request;
+  request.set_name("sessions/a");
+  EXPECT_EQ(FromProto(request)->id, "a");
+  EXPECT_FALSE(FromProto(request)->last);
+  request.set_last(true);
+  EXPECT_TRUE(FromProto(request)->last);
+}
+
+}  // namespace
+}  // namespace cairn
