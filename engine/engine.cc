@@ -248,8 +248,9 @@ void Engine::LookupPrefix(const Content& content, std::string cache_salt, Reply<
 }
 
 void Engine::ExplainRestore(ExplainRequest request, Reply<RestoreReport> reply) {
+  std::string subject = request.id;
   Ask<RestoreReport>(
-      request.id, std::move(reply),
+      std::move(subject), std::move(reply),
       [request = std::move(request)](EngineCore& core) { return core.ExplainRestore(request); });
 }
 

@@ -29,6 +29,7 @@ void CheckError(const Status& status) {
 bool IsValidId(const std::string& id) { return !id.empty() && id.size() <= 63; }
 
 void CheckParsed(const SessionRef& session) { CHECK(IsValidId(session.id)); }
+void CheckParsed(const ExplainRequest& explain) { CHECK(IsValidId(explain.id)); }
 void CheckParsed(const CreateSessionRequest& create) {
   CHECK(create.id.empty() || IsValidId(create.id));
 }
