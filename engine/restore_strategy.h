@@ -45,7 +45,4 @@ enum RestoreChannelIndex : uint32_t { kHostChannel, kDiskChannel, kRestoreChanne
 class BlockStore;
 using RestoreStrategyMaker = std::function<std::unique_ptr<RestoreStrategy>(const BlockStore&)>;
 
-// Loads whatever can be loaded, in increasing position.
-std::unique_ptr<RestoreStrategy> MakeLoadAllStrategy();
-
 }  // namespace cairn

@@ -206,8 +206,7 @@ Hold BlockStore::MatchOne(const BlockKey& root, std::span<const uint32_t> tokens
   const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
   if (index >= path.size() || !path[index]->block.valid()) return Hold();
   const BlockId id = path[index]->block;
-  const bool is_there = IsResident(At(id)) || At(id).load.valid();
-  return is_there || BeginLoad(id) ? AcquireForUse(id, priority) : Hold();
+  return IsHereOrComing(id) || BeginLoad(id) ? AcquireForUse(id, priority) : Hold();
 }
 
 // Somebody has asked for the block's tokens.
@@ -230,8 +229,7 @@ std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32
   std::vector<Hold> holds(ids.size());
   // What is there first, so that it does not make room for what is not.
   for (size_t i = 0; i < ids.size(); ++i) {
-    const bool is_there = ids[i].valid() && (IsResident(At(ids[i])) || At(ids[i]).load.valid());
-    if (is_there) holds[i] = AcquireForUse(ids[i], priority);
+    if (IsHereOrComing(ids[i])) holds[i] = AcquireForUse(ids[i], priority);
   }
   for (const uint32_t i : loads) {
     if (i >= ids.size() || !ids[i].valid() || holds[i]) continue;
@@ -263,22 +261,28 @@ BlockNeed BlockStore::NeedOf(const BlockKey& root, std::span<const uint32_t> tok
   return need;
 }
 
-std::vector<Tier> BlockStore::Locate(const BlockKey& root, std::span<const uint32_t> tokens) {
-  std::vector<Tier> tiers(tokens.size() / layout_.block_tokens, Tier::kAbsent);
+// `of` each full block of `tokens`; kAbsent of what is not known.
+template <class Where>
+std::vector<Where> BlockStore::Along(const BlockKey& root, std::span<const uint32_t> tokens,
+                                     Where (BlockStore::*of)(const BlockMeta&) const) {
+  std::vector<Where> found(tokens.size() / layout_.block_tokens, Where::kAbsent);
   const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
   for (size_t i = 0; i < path.size(); ++i) {
-    if (path[i]->block.valid()) tiers[i] = TierOf(At(path[i]->block));
+    if (path[i]->block.valid()) found[i] = (this->*of)(At(path[i]->block));
   }
-  return tiers;
+  return found;
+}
+
+std::vector<Tier> BlockStore::Locate(const BlockKey& root, std::span<const uint32_t> tokens) {
+  return Along(root, tokens, &BlockStore::TierOf);
 }
 
 std::vector<Origin> BlockStore::Survey(const BlockKey& root, std::span<const uint32_t> tokens) {
-  std::vector<Origin> origins(tokens.size() / layout_.block_tokens, Origin::kAbsent);
-  const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
-  for (size_t i = 0; i < path.size(); ++i) {
-    if (path[i]->block.valid()) origins[i] = OriginOf(At(path[i]->block));
-  }
-  return origins;
+  return Along(root, tokens, &BlockStore::OriginOf);
+}
+
+bool BlockStore::IsHereOrComing(BlockId id) const {
+  return id.valid() && (IsResident(At(id)) || At(id).load.valid());
 }
 
 Origin BlockStore::OriginOf(const BlockMeta& meta) const {

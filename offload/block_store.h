@@ -321,7 +321,11 @@ class BlockStore {
   bool has_lower_tier() const { return disk_ || (host_pool_ && !host_in_place_); }
   bool IsEvictable(BlockId id) const;
   bool IsResident(const BlockMeta& meta) const;
+  bool IsHereOrComing(BlockId id) const;
   Origin OriginOf(const BlockMeta& meta) const;
+  template <class Where>
+  std::vector<Where> Along(const BlockKey& root, std::span<const uint32_t> tokens,
+                           Where (BlockStore::*of)(const BlockMeta&) const);
   bool IsAbsent(const BlockMeta& meta) const;
   bool HasLowerCopy(const BlockMeta& meta) const;
   Tier TierOf(const BlockMeta& meta) const;

@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "engine/checkpoint.h"
+#include "engine/planned_restores.h"
 #include "engine/vocabulary.h"
 #include "kernels/backend.h"
 
@@ -73,9 +74,11 @@ EngineParts MakeHookedEngine(const HookedEngineOptions& options, const Clock& cl
   std::unique_ptr<BlockStore> blocks = Must(
       BlockStore::Create({.device_blocks_max = options.device_blocks, .verify_duplicates = true},
                          model->kv_layout(), model->device(), clock));
+  auto restores = std::make_unique<PlannedRestores>(
+      RestoreSettings{.policy = RestorePolicy::kLoadAll}, *blocks, clock);
   return {.model = std::move(model),
           .blocks = std::move(blocks),
-          .restores = MakeLoadAllStrategy(),
+          .restores = std::move(restores),
           .tokenizer = std::move(tokenizer),
           .chat_template = std::move(chat_template),
           .model_info = {},
