@@ -1,16 +1,11 @@
 #include "engine/fingerprint.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cstdio>
-#include <fstream>
-#include <sstream>
 #include <type_traits>
 #include <vector>
+
+#include "engine/small_file.h"
 
 namespace cairn {
 namespace {
@@ -45,31 +40,14 @@ std::optional<Digest> ParseHex(const std::string& hex) {
   return Digest{words[0], words[1]};
 }
 
-// The digest in the file at `path`, if the file is exactly what Store would write for it.
+// The digest in the file at `path`, if the file is exactly what is written for it.
 std::optional<Digest> Load(const std::string& path, const FileIdentity& identity) {
-  std::ifstream file(path);
-  std::string text(256, '\0');  // more than a whole file needs
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
+  const std::string text = ReadSmallFile(path, 256);  // more than a whole file needs
   const std::string before = CacheLine(identity, "");
   if (!text.starts_with(before)) return std::nullopt;
   const std::optional<Digest> digest = ParseHex(text.substr(before.size(), 32));
   if (!digest || text != WithChecksum(CacheLine(identity, digest->ToHex()))) return std::nullopt;
   return digest;
-}
-
-// Under another name first, so that nobody reads half a line. A failure leaves nothing behind.
-void Store(const std::string& path, const FileIdentity& identity, const Digest& digest) {
-  std::string temporary = path + ".XXXXXX";
-  const int descriptor = mkostemp(temporary.data(), O_CLOEXEC);
-  if (descriptor < 0) return;
-  const std::string text = WithChecksum(CacheLine(identity, digest.ToHex()));
-  const bool written = write(descriptor, text.data(), text.size()) == ssize_t(text.size());
-  const bool readable = fchmod(descriptor, 0644) == 0;
-  const bool closed = close(descriptor) == 0;
-  if (!written || !readable || !closed || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    unlink(temporary.c_str());
-  }
 }
 
 }  // namespace
@@ -107,7 +85,7 @@ Digest CachedFingerprint(const Checkpoint& checkpoint) {
   const std::string path = checkpoint.file().name() + ".fingerprint";
   if (const std::optional<Digest> digest = Load(path, *identity)) return *digest;
   const Digest digest = ComputeFingerprint(checkpoint);
-  Store(path, *identity, digest);
+  ReplaceSmallFile(path, WithChecksum(CacheLine(*identity, digest.ToHex())));
   return digest;
 }
 

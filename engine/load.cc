@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/calibration.h"
 #include "engine/checkpoint.h"
 #include "engine/fingerprint.h"
 #include "engine/message_text.h"
@@ -110,7 +111,17 @@ ModelInfo DescribeModel(const Model& model, const Tokenizer& tokenizer, const Di
           .end_token_ids = {end_ids.begin(), end_ids.end()}};
 }
 
-std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& device) {
+// ", prefill 1,432 tokens/s": of passes as long as a step may have.
+std::string PrefillText(const std::optional<PassFit>& calibrated, const EngineConfig& config) {
+  if (!calibrated) return "";
+  const uint32_t rows = config.prefill_chunk;
+  const PassCosts& costs = calibrated->costs;
+  const double seconds = costs.FixedSeconds(rows) + costs.token_position_s * PositionSum(0, rows);
+  return ", prefill " + Grouped(static_cast<uint64_t>(rows / seconds)) + " tokens/s";
+}
+
+std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& device,
+                                   const std::string& prefill) {
   const ModelInfo& info = parts.model_info;
   const BlockStoreStats blocks = parts.blocks->stats();
   char line[512];
@@ -131,8 +142,8 @@ std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& d
     lines.push_back(TierLine("disk", disk->store.quota_bytes / disk->store.record_bytes, info) +
                     "; " + Grouped(disk->records) + " blocks are there");
   }
-  std::snprintf(line, sizeof line, "compute  %s, %u threads, %s", info.arithmetic.c_str(),
-                device.thread_count, device.name.c_str());
+  std::snprintf(line, sizeof line, "compute  %s, %u threads, %s%s", info.arithmetic.c_str(),
+                device.thread_count, device.name.c_str(), prefill.c_str());
   lines.push_back(line);
   return lines;
 }
@@ -185,13 +196,65 @@ Result<std::unique_ptr<BlockStore>> OpenBlocks(const LoadOptions& options,
   return BlockStore::Create(offload, layout, model.device(), clock, std::move(spill));
 }
 
+// Builds with checks inside compute many times slower, on the same machine.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr const char* kBuild = ", sanitized";
+#elif !defined(__OPTIMIZE__)
+constexpr const char* kBuild = ", not optimized";
+#else
+constexpr const char* kBuild = "";
+#endif
+
+// What passes cost. Nothing when it cannot be found out, which is a warning.
+std::optional<PassFit> CalibratePasses(const LoadOptions& options, Model& model,
+                                       const ModelInfo& info, const EngineConfig& config,
+                                       const Clock& clock, std::vector<std::string>& warnings) {
+  constexpr auto kTime = std::chrono::milliseconds(1500);
+  constexpr uint32_t kPositionsMax = 8192;  // beyond, the costs go on as straight lines
+  if (options.calibrate == Calibrate::kNever) return std::nullopt;
+  const DeviceInfo& device = model.device().info();
+  const std::string path = options.model_path + ".calibration";
+  const CalibrationSubject subject = {.machine = device.name + ", " + info.arithmetic + kBuild,
+                                      .model = info.fingerprint,
+                                      .threads = device.thread_count};
+  if (options.calibrate == Calibrate::kOnce) {
+    if (const std::optional<PassFit> kept = FindCalibration(path, subject)) return kept;
+  }
+  const Result<PassFit> measured = MeasurePasses(
+      model, config.prefill_chunk, std::min(config.context_length, kPositionsMax), kTime, clock);
+  if (!measured.ok()) {
+    warnings.push_back("not calibrated, restores are planned once passes were seen: " +
+                       measured.status().message());
+    return std::nullopt;
+  }
+  KeepCalibration(path, subject, *measured);
+  return *measured;
+}
+
 std::unique_ptr<RestoreStrategy> MakeRestores(const LoadOptions& options,
                                               const EngineConfig& config, const BlockStore& blocks,
+                                              std::optional<PassFit> calibrated,
                                               const Clock& clock) {
   if (options.make_restores) return options.make_restores(blocks);
-  return std::make_unique<PlannedRestores>(
-      RestoreSettings{.policy = options.restore_policy, .chunk_tokens = config.prefill_chunk},
-      blocks, clock);
+  return std::make_unique<PlannedRestores>(RestoreSettings{.policy = options.restore_policy,
+                                                           .chunk_tokens = config.prefill_chunk,
+                                                           .calibrated = std::move(calibrated)},
+                                           blocks, clock);
+}
+
+Result<std::unique_ptr<const Tokenizer>> MakeTokenizer(const std::string& model_path,
+                                                       const Vocabulary& vocabulary,
+                                                       const ModelConfig& model) {
+  Result<std::unique_ptr<Tokenizer>> made = Tokenizer::Create(vocabulary);
+  if (!made.ok()) {
+    return Status(made.status().code(), model_path + ": " + made.status().message());
+  }
+  if ((*made)->size() != model.vocabulary_size) {
+    return InvalidArgument(model_path + ": the vocabulary has " + std::to_string((*made)->size()) +
+                           " tokens, the embedding " + std::to_string(model.vocabulary_size) +
+                           " rows");
+  }
+  return std::unique_ptr<const Tokenizer>(*std::move(made));
 }
 
 }  // namespace
@@ -217,17 +280,8 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
       CachedFingerprint(checkpoint), ContextExtension(checkpoint.config(), config.context_length));
 
   ASSIGN_OR_RETURN(const Vocabulary vocabulary, ReadVocabulary(checkpoint.file()));
-  Result<std::unique_ptr<Tokenizer>> made_tokenizer = Tokenizer::Create(vocabulary);
-  if (!made_tokenizer.ok()) {
-    return Status(made_tokenizer.status().code(),
-                  options.model_path + ": " + made_tokenizer.status().message());
-  }
-  std::unique_ptr<const Tokenizer> tokenizer = *std::move(made_tokenizer);
-  if (tokenizer->size() != checkpoint.config().vocabulary_size) {
-    return InvalidArgument(options.model_path + ": the vocabulary has " +
-                           std::to_string(tokenizer->size()) + " tokens, the embedding " +
-                           std::to_string(checkpoint.config().vocabulary_size) + " rows");
-  }
+  ASSIGN_OR_RETURN(std::unique_ptr<const Tokenizer> tokenizer,
+                   MakeTokenizer(options.model_path, vocabulary, checkpoint.config()));
   Result<std::unique_ptr<ChatTemplate>> chat_template =
       ChatTemplate::Detect(vocabulary.chat_template, *tokenizer);
 
@@ -261,8 +315,10 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
                                 .wake = std::move(wake)},
                       .config = config,
                       .warnings = std::move(warnings)};
-  loaded.parts.restores = MakeRestores(options, config, *loaded.parts.blocks, clock);
-  loaded.summary = Summarize(loaded.parts, device);
+  const std::optional<PassFit> calibrated = CalibratePasses(
+      options, *loaded.parts.model, loaded.parts.model_info, config, clock, loaded.warnings);
+  loaded.parts.restores = MakeRestores(options, config, *loaded.parts.blocks, calibrated, clock);
+  loaded.summary = Summarize(loaded.parts, device, PrefillText(calibrated, config));
   return loaded;
 }
 

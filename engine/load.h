@@ -25,6 +25,10 @@ namespace cairn {
 using SpillOpener = std::function<Result<std::unique_ptr<SpillStore>>(
     const Digest& fingerprint, const KvLayout& layout, std::function<void()> wake)>;
 
+// Whether passes are measured (engine/calibration.h): never, so that restores are planned by what
+// is learned meanwhile; unless an earlier process left it beside the model file; or in any case.
+enum class Calibrate { kNever, kOnce, kAnew };
+
 struct LoadOptions {
   std::string model_path;
   uint32_t thread_count = 0;  // compute threads; 0: one a processor that this process may use
@@ -35,6 +39,7 @@ struct LoadOptions {
   bool host_in_place = true;         // OffloadConfig has the meaning
   bool lock_host = false;            // the same
   SpillOpener open_spill;            // empty: there is no disk tier
+  Calibrate calibrate = Calibrate::kNever;
   RestorePolicy restore_policy = RestorePolicy::kCairn;
   RestoreStrategyMaker make_restores;  // empty: PlannedRestores with that policy
   uint32_t context_length = 0;         // 0: what the model was trained for

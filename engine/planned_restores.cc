@@ -37,7 +37,9 @@ RestoreChannel ChannelOf(const LoadFlow& flow) {
 
 PlannedRestores::PlannedRestores(const RestoreSettings& settings, const BlockStore& store,
                                  const Clock& clock)
-    : settings_(settings), store_(store), clock_(clock) {}
+    : settings_(settings), store_(store), clock_(clock) {
+  if (settings.calibrated) passes_.emplace(*settings.calibrated);
+}
 
 std::optional<std::chrono::nanoseconds> PlannedRestores::revision_interval() const {
   const bool adapts =

@@ -1,5 +1,5 @@
 // The strategy of the server: plans restores (offload/restore_planner.h) with what passes and loads
-// were seen to take. Before enough passes were seen, whatever can be loaded is.
+// were seen to take. While nothing is known of passes, whatever can be loaded is.
 // Threads: the engine thread only.
 #pragma once
 
@@ -16,7 +16,8 @@ namespace cairn {
 
 struct RestoreSettings {
   RestorePolicy policy = RestorePolicy::kCairn;
-  uint32_t chunk_tokens = 256;  // rows of a restore in one step
+  uint32_t chunk_tokens = 256;        // rows of a restore in one step
+  std::optional<PassFit> calibrated;  // of passes; none: learned from the first ones
 };
 
 class PlannedRestores final : public RestoreStrategy {

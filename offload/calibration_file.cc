@@ -24,43 +24,27 @@ double Seconds(const Json& object, const char* name) {
 }
 
 Json ToJson(const Calibration& calibration) {
-  Json channels = Json::array();
-  for (const ChannelCalibration& channel : calibration.channels) {
-    channels.push_back({{"name", channel.name},
-                        {"latency_s", channel.costs.latency_s},
-                        {"copy_s", channel.costs.copy_s},
-                        {"bytes_per_s", channel.costs.bytes_per_s},
-                        {"spread", channel.spread}});
-  }
   const PassCosts& costs = calibration.pass.costs;
-  return {{"machine", calibration.machine},
-          {"model", calibration.model},
-          {"threads", calibration.threads},
+  return {{"machine", calibration.subject.machine},
+          {"model", calibration.subject.model},
+          {"threads", calibration.subject.threads},
           {"pass_s", costs.pass_s},
           {"sweep_s", costs.sweep_s},
           {"token_s", costs.token_s},
           {"token_position_s", costs.token_position_s},
-          {"spread", calibration.pass.spread},
-          {"channels", std::move(channels)}};
+          {"spread", calibration.pass.spread}};
 }
 
 Calibration FromJson(const Json& json) {
   Calibration made;
-  made.machine = json.at("machine").get<std::string>();
-  made.model = json.at("model").get<std::string>();
-  made.threads = static_cast<uint32_t>(Number(json, "threads", 0, 1 << 16));
+  made.subject.machine = json.at("machine").get<std::string>();
+  made.subject.model = json.at("model").get<std::string>();
+  made.subject.threads = static_cast<uint32_t>(Number(json, "threads", 0, 1 << 16));
   made.pass = {{.pass_s = Seconds(json, "pass_s"),
                 .sweep_s = Seconds(json, "sweep_s"),
                 .token_s = Seconds(json, "token_s"),
                 .token_position_s = Seconds(json, "token_position_s")},
                Number(json, "spread", 0, 10)};
-  for (const Json& channel : json.at("channels")) {
-    made.channels.push_back({channel.at("name").get<std::string>(),
-                             {.latency_s = Seconds(channel, "latency_s"),
-                              .copy_s = Seconds(channel, "copy_s"),
-                              .bytes_per_s = Number(channel, "bytes_per_s", 1, 1e15)},
-                             Number(channel, "spread", 0, 10)});
-  }
   return made;
 }
 

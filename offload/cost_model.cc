@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace cairn {
 namespace {
@@ -55,29 +56,6 @@ void PassCostModel::Refit() {
   if (!fit.ok()) return;
   costs_ = fit->costs;
   ratio_ = RobustRate(1, ratio_.spread());
-}
-
-ChannelCostModel::ChannelCostModel(const ChannelCosts& calibrated, uint64_t block_bytes,
-                                   double spread)
-    : calibrated_(calibrated),
-      block_s_(calibrated.copy_s + static_cast<double>(block_bytes) / calibrated.bytes_per_s),
-      slowdown_(1, spread) {
-  CHECK(calibrated.bytes_per_s > 0 && block_bytes > 0);
-}
-
-void ChannelCostModel::Note(uint32_t block_count, double seconds, bool began_idle) {
-  if (block_count == 0) return;
-  slowdown_.Note(seconds / ((began_idle ? calibrated_.latency_s : 0) + block_count * block_s_));
-}
-
-ChannelCosts FitChannel(double one_s, uint32_t block_count, double all_s, uint64_t block_bytes) {
-  CHECK(one_s > 0 && all_s > 0 && block_count > 1);
-  // A block takes between nothing but its share of all, and what one more took.
-  const double more_s = (all_s - one_s) / (block_count - 1);
-  const double block_s = std::clamp(more_s, 0.1 * all_s / block_count, all_s / block_count);
-  return {.latency_s = std::max(0.0, one_s - block_s),
-          .copy_s = 0,
-          .bytes_per_s = static_cast<double>(block_bytes) / block_s};
 }
 
 }  // namespace cairn

@@ -65,6 +65,7 @@ Result<LoadOptions> ToLoadOptions(const ServerConfig& config) {
   options.lock_host = config.host_pages == "locked";
   options.context_length = static_cast<uint32_t>(config.context_length);
   options.trace_path = config.trace_file;
+  options.calibrate = config.recalibrate ? Calibrate::kAnew : Calibrate::kOnce;
   options.restore_policy = *ParseRestorePolicy(config.restore_policy);
   options.engine.concurrent_max = static_cast<uint32_t>(config.max_concurrent);
   options.engine.prefill_chunk = static_cast<uint32_t>(config.prefill_chunk_tokens);

@@ -45,13 +45,18 @@ struct TextSetting {
   std::vector<std::string> choices = {};
 };
 
+// Off until it is named.
+struct SwitchSetting {
+  bool ServerConfig::*member;
+};
+
 struct Setting {
   const char* flag;
   const char* field;  // of cairn.v1.ServerConfig
   const char* group;
-  const char* value_name;
+  const char* value_name;  // of a switch: null
   const char* help;
-  std::variant<NumberSetting, TextSetting> value;
+  std::variant<NumberSetting, TextSetting, SwitchSetting> value;
 };
 
 std::vector<Setting> ComputeAndNetworkSettings() {
@@ -142,6 +147,10 @@ std::vector<Setting> MemoryAndOtherSettings() {
        "recompute_all, greedy, threshold or cake",
        TextSetting{&C::restore_policy,
                    {"cairn", "load_all", "recompute_all", "greedy", "threshold", "cake"}}},
+      {"--recalibrate", "recalibrate", "Scheduling", nullptr,
+       "measure what forward passes cost, which takes up to two seconds, though an earlier start "
+       "left it beside the model file",
+       SwitchSetting{&C::recalibrate}},
 
       {"--log-level", "log_level", "Observability", "LEVEL", "debug, info, warning or error",
        TextSetting{&C::log_level, {"debug", "info", "warning", "error"}}},
@@ -206,6 +215,10 @@ Result<uint64_t> ParseNumber(std::string_view text) {
 }
 
 Status AssignFlag(const Setting& setting, const std::string& text, ServerConfig& config) {
+  if (const auto* flag = std::get_if<SwitchSetting>(&setting.value)) {
+    config.*flag->member = true;
+    return Status();
+  }
   if (const auto* string = std::get_if<TextSetting>(&setting.value)) {
     return Assign(*string, setting.flag, text, config);
   }
@@ -229,6 +242,10 @@ Status AssignField(const Setting& setting, const v1::ServerConfig& message,
   CHECK(field != nullptr);
   if (!reflection.HasField(message, field)) return Status();
   const std::string name = file_name + ": " + setting.field;
+  if (const auto* flag = std::get_if<SwitchSetting>(&setting.value)) {
+    config.*flag->member = reflection.GetBool(message, field);
+    return Status();
+  }
   if (const auto* string = std::get_if<TextSetting>(&setting.value)) {
     return Assign(*string, name, reflection.GetString(message, field), config);
   }
@@ -274,6 +291,7 @@ Result<std::string> ReadConfigFile(const std::string& path) {
 }
 
 std::string DefaultText(const Setting& setting) {
+  if (std::holds_alternative<SwitchSetting>(setting.value)) return "";
   const ServerConfig defaults;
   if (const auto* string = std::get_if<TextSetting>(&setting.value)) {
     return defaults.*string->member;
@@ -293,6 +311,12 @@ void DefineFlags(CLI::App& app, std::vector<std::optional<std::string>>& given,
     const std::string help =
         default_text.empty() ? settings[i].help
                              : std::string(settings[i].help) + " (default: " + default_text + ")";
+    if (settings[i].value_name == nullptr) {
+      app.add_flag_callback(
+             settings[i].flag, [&value = given[i]] { value.emplace(); }, help)
+          ->group(settings[i].group);
+      continue;
+    }
     CLI::Option* option = app.add_option(settings[i].flag, given[i], help);
     option->group(settings[i].group)->type_name(settings[i].value_name);
     option->multi_option_policy(CLI::MultiOptionPolicy::Throw);

@@ -46,6 +46,7 @@ struct ServerConfig {
   uint64_t prefill_chunk_tokens = 256;
   uint64_t max_tokens_default = 1024;
   std::string restore_policy = "cairn";
+  bool recalibrate = false;  // passes are measured, whatever an earlier process found
 
   std::string log_level = "info";
   std::string trace_file;  // empty: no trace

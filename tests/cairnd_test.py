@@ -82,6 +82,23 @@ def check_start_lines(cairnd, model):
         assert server.stop() == 0
 
 
+def check_calibration(cairnd, model, scratch):
+    """What passes cost is measured by the first start, found by the next, and measured again when asked for."""
+    link = scratch / "model.gguf"
+    link.symlink_to(model)
+    kept = scratch / "model.gguf.calibration"
+
+    def start(*flags):
+        with Server(cairnd, link, "--device-memory", "64MiB", *flags) as server:
+            assert re.search(r"compute .*prefill [0-9,]+ tokens/s", "\n".join(server.summary)), server.summary
+            assert server.stop() == 0
+        return kept.read_text()
+
+    first = start()
+    assert start() == first
+    assert start("--recalibrate") != first
+
+
 def check_memory(cairnd, cairnctl, model):
     """What is resident is the weights once, the pool, and not much else, also when the pool has been full."""
     pool = 64 << 20
@@ -136,6 +153,7 @@ def main(cairnd, cairnctl, model):
     with tempfile.TemporaryDirectory() as folder:
         check_configuration(cairnd, model, pathlib.Path(folder))
         check_models(cairnd, model, pathlib.Path(folder))
+        check_calibration(cairnd, model, pathlib.Path(folder))
     check_port_in_use(cairnd, model)
     check_start_lines(cairnd, model)
     check_memory(cairnd, cairnctl, model)

@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "base/rng.h"
 #include "offload/calibration_file.h"
+#include "offload/flow_meter.h"
 #include "offload/pass_fit.h"
 #include "offload/robust_rate.h"
 
@@ -49,46 +51,70 @@ TEST(RobustRateTest, AnExactMeasurementIsLearnedExactly) {
   EXPECT_EQ(rate.change_count(), 1u);
 }
 
-TEST(ChannelCostModelTest, TenTimesSlowerIsNoticedWithinEightTransfersAndSoIsTheEnd) {
+// A channel under a simulated clock: loads follow one another.
+class FlowMeterTest : public testing::Test {
+ protected:
+  void Load(uint32_t blocks, double block_s) {
+    for (uint32_t i = 0; i < blocks; ++i) meter_.Begin(now_);
+    for (uint32_t i = 0; i < blocks; ++i) {
+      Pass(block_s);
+      meter_.Look(1, true, now_, now_);
+    }
+  }
+  void Pass(double seconds) {
+    now_ += std::chrono::duration_cast<std::chrono::nanoseconds>(
+        std::chrono::duration<double>(seconds));
+  }
+
+  FlowMeter meter_;
+  Clock::Monotonic now_{std::chrono::seconds(1)};
+};
+
+TEST_F(FlowMeterTest, TenTimesSlowerIsNoticedWithinEightTransfersAndSoIsTheEnd) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
     Rng rng(seed);
-    ChannelCostModel channel({.latency_s = 1e-4, .copy_s = 1e-5, .bytes_per_s = 1e9}, 1'000'000);
-    double slowdown = 1;
-    const auto transfer = [&] {
-      const uint32_t blocks = 1 + static_cast<uint32_t>(rng.Below(8));
-      const double usual = std::exp(0.3 * (rng.Uniform() + rng.Uniform() - 1));
-      channel.Note(blocks, (1e-4 + blocks * 1.01e-3) * slowdown * usual, true);
+    meter_ = FlowMeter();
+    const auto load = [&](int count, double block_s) {
+      for (int i = 0; i < count; ++i) {
+        Load(1, block_s * std::exp(0.3 * (rng.Uniform() + rng.Uniform() - 1)));
+        Pass(rng.Uniform());  // nothing is under way, which is nobody's time
+      }
     };
-    for (int i = 0; i < 50; ++i) transfer();
-    EXPECT_NEAR(channel.block_s(), 1.01e-3, 0.2e-3);
-    slowdown = 10;
-    for (int i = 0; i < 8; ++i) transfer();
-    EXPECT_NEAR(channel.block_s(), 1.01e-2, 0.3e-2);
-    for (int i = 0; i < 50; ++i) transfer();
-    slowdown = 1;
-    for (int i = 0; i < 8; ++i) transfer();
-    EXPECT_NEAR(channel.block_s(), 1.01e-3, 0.3e-3);
-    EXPECT_EQ(channel.change_count(), 2u);
+    load(50, 1e-3);
+    EXPECT_NEAR(meter_.flow().block_s, 1e-3, 0.2e-3);
+    load(8, 1e-2);
+    EXPECT_NEAR(meter_.flow().block_s, 1e-2, 0.3e-2);
+    load(50, 1e-2);
+    load(8, 1e-3);
+    EXPECT_NEAR(meter_.flow().block_s, 1e-3, 0.3e-3);
   }
 }
 
-TEST(ChannelCostModelTest, LatencyCountsWhereTheChannelWasIdle) {
-  ChannelCostModel channel({.latency_s = 0.1, .copy_s = 0, .bytes_per_s = 100}, 1);
-  channel.Note(10, 0.1 + 0.1, true);
-  channel.Note(10, 0.1, false);
-  EXPECT_DOUBLE_EQ(channel.block_s(), 0.01);
-  EXPECT_DOUBLE_EQ(channel.latency_s(), 0.1);
-  EXPECT_DOUBLE_EQ(channel.AsChannel().block_s, 0.01);
+TEST_F(FlowMeterTest, WhatIsUnderWayTakesAtLeastAsLongAsItHasWaited) {
+  Load(20, 1e-3);
+  meter_.Begin(now_);
+  Pass(0.5);
+  meter_.Look(0, true, now_, now_);
+  EXPECT_NEAR(meter_.flow().block_s, 0.5, 1e-6);
+  EXPECT_EQ(meter_.flow().under_way, 1u);
+  meter_.Cancel();
+  EXPECT_NEAR(meter_.flow().block_s, 1e-3, 1e-5);
 }
 
-TEST(ChannelCostModelTest, IsFittedFromTwoMeasurements) {
-  const ChannelCosts costs = FitChannel(0.3, 11, 1.3, 50);
-  EXPECT_DOUBLE_EQ(costs.bytes_per_s, 500);
-  EXPECT_DOUBLE_EQ(costs.latency_s, 0.2);
-  const ChannelCosts odd = FitChannel(0.3, 10, 0.2, 50);  // a slow first one; never negative
-  EXPECT_GT(odd.bytes_per_s, 0);
-  EXPECT_GE(odd.latency_s, 0);
+TEST_F(FlowMeterTest, SeveralThatEndTogetherShareTheTime) {
+  for (int i = 0; i < 4; ++i) meter_.Begin(now_);
+  Pass(0.4);
+  meter_.Look(4, true, now_, now_);
+  EXPECT_NEAR(meter_.flow().block_s, 0.1, 1e-6);
+}
+
+TEST_F(FlowMeterTest, WhatFailedSaysNothing) {
+  Load(20, 1e-3);
+  meter_.Begin(now_);
+  Pass(1);
+  meter_.Look(1, false, now_, now_);
+  EXPECT_NEAR(meter_.flow().block_s, 1e-3, 1e-5);
 }
 
 constexpr PassCosts kTrue = {
@@ -208,11 +234,8 @@ TEST(PassCostModelTest, DecodingAloneLeavesLongPassesAsTheyWere) {
 }
 
 Calibration Example(uint32_t threads) {
-  return {.machine = "a processor \"quoted\"",
-          .model = "0123",
-          .threads = threads,
-          .pass = {kTrue, 0.03},
-          .channels = {{"disk", {1e-4, 1e-5, 5e8}, 0.1}}};
+  return {.subject = {.machine = "a processor \"quoted\"", .model = "0123", .threads = threads},
+          .pass = {kTrue, 0.03}};
 }
 
 TEST(CalibrationFileTest, ReadsWhatItWrote) {
@@ -222,13 +245,9 @@ TEST(CalibrationFileTest, ReadsWhatItWrote) {
   ASSERT_TRUE(read.ok()) << read.status().message();
   ASSERT_EQ(read->size(), 2u);
   const Calibration& second = (*read)[1];
-  EXPECT_TRUE(second.IsFor("a processor \"quoted\"", "0123", 4));
-  EXPECT_FALSE(second.IsFor("a processor \"quoted\"", "0123", 2));
+  EXPECT_EQ(second.subject, written[1].subject);
   EXPECT_EQ(second.pass.costs.token_position_s, kTrue.token_position_s);
   EXPECT_EQ(second.pass.spread, 0.03);
-  ASSERT_EQ(second.channels.size(), 1u);
-  EXPECT_EQ(second.channels[0].name, "disk");
-  EXPECT_EQ(second.channels[0].costs.bytes_per_s, 5e8);
   EXPECT_EQ(WriteCalibrations(*read), text);
 }
 
@@ -238,7 +257,7 @@ TEST(CalibrationFileTest, KeepsTheNewest) {
   const auto read = ReadCalibrations(WriteCalibrations(many));
   ASSERT_TRUE(read.ok());
   ASSERT_EQ(read->size(), kCalibrationsMax);
-  EXPECT_EQ(read->front().threads, 3u);
+  EXPECT_EQ(read->front().subject.threads, 3u);
 }
 
 TEST(CalibrationFileTest, DamageIsAnError) {

@@ -42,49 +42,8 @@ TEST(ServerConfig, DefaultsAreThoseOfTheHeader) {
   EXPECT_EQ(line->config.message_bytes_max, 33'554'432u);
 }
 
-TEST(ServerConfig, EveryFlagSetsItsField) {
-  const Result<CommandLine> line = Parse({"--model",
-                                          "m.gguf",
-                                          "--compute",
-                                          "fast",
-                                          "--context-length",
-                                          "16384",
-                                          "--instruction-set",
-                                          "baseline",
-                                          "--listen",
-                                          "0.0.0.0:1",
-                                          "--message-size-max",
-                                          "1MiB",
-                                          "--request-memory",
-                                          "3MiB",
-                                          "--health-listen",
-                                          "[::]:2",
-                                          "--stream-buffer",
-                                          "7",
-                                          "--stream-interval",
-                                          "8",
-                                          "--drain-grace",
-                                          "3",
-                                          "--device-memory",
-                                          "2GiB",
-                                          "--disk-dir",
-                                          "/var/lib/cairn",
-                                          "--durability",
-                                          "os",
-                                          "--threads",
-                                          "5",
-                                          "--max-concurrent",
-                                          "6",
-                                          "--prefill-chunk",
-                                          "512",
-                                          "--max-tokens-default",
-                                          "9",
-                                          "--log-level",
-                                          "error",
-                                          "--trace",
-                                          "t.json"});
-  ASSERT_TRUE(line.ok()) << line.status().message();
-  const ServerConfig& config = line->config;
+// No field as it is by default.
+void ExpectEveryFieldIsSet(const ServerConfig& config) {
   EXPECT_EQ(config.model, "m.gguf");
   EXPECT_EQ(config.compute, "fast");
   EXPECT_EQ(config.context_length, 16384u);
@@ -97,48 +56,71 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
   EXPECT_EQ(config.stream_interval_ms, 8u);
   EXPECT_EQ(config.drain_grace_seconds, 3u);
   EXPECT_EQ(config.device_memory_bytes, 2'147'483'648u);
+  EXPECT_EQ(config.host_memory_bytes, 3'145'728u);
+  EXPECT_EQ(config.host_blocks, "copied");
+  EXPECT_EQ(config.host_pages, "locked");
   EXPECT_EQ(config.disk_dir, "/var/lib/cairn");
   EXPECT_EQ(config.durability, "os");
+  EXPECT_EQ(config.disk_memory_bytes, 67'108'864u);
+  EXPECT_EQ(config.disk_bandwidth_limit, 20'971'520u);
   EXPECT_EQ(config.threads, 5u);
   EXPECT_EQ(config.max_concurrent, 6u);
   EXPECT_EQ(config.prefill_chunk_tokens, 512u);
   EXPECT_EQ(config.max_tokens_default, 9u);
+  EXPECT_EQ(config.restore_policy, "cake");
+  EXPECT_TRUE(config.recalibrate);
+  EXPECT_EQ(config.log_level, "error");
   EXPECT_EQ(LogLevelOf(config), LogLevel::kError);
   EXPECT_EQ(config.trace_file, "t.json");
+}
+
+TEST(ServerConfig, EveryFlagSetsItsField) {
+  const Result<CommandLine> line = Parse({"--model=m.gguf",
+                                          "--compute=fast",
+                                          "--context-length=16384",
+                                          "--instruction-set=baseline",
+                                          "--listen=0.0.0.0:1",
+                                          "--health-listen=[::]:2",
+                                          "--message-size-max=1MiB",
+                                          "--request-memory=3MiB",
+                                          "--stream-buffer=7",
+                                          "--stream-interval=8",
+                                          "--drain-grace=3",
+                                          "--device-memory",
+                                          "2 GiB",
+                                          "--host-memory=3MiB",
+                                          "--host-blocks=copied",
+                                          "--host-pages=locked",
+                                          "--disk-dir=/var/lib/cairn",
+                                          "--durability=os",
+                                          "--disk-memory=64MiB",
+                                          "--disk-bandwidth-limit=20MiB/s",
+                                          "--threads=5",
+                                          "--max-concurrent=6",
+                                          "--prefill-chunk=512",
+                                          "--max-tokens-default=9",
+                                          "--restore-policy=cake",
+                                          "--recalibrate",
+                                          "--log-level=error",
+                                          "--trace=t.json"});
+  ASSERT_TRUE(line.ok()) << line.status().message();
+  ExpectEveryFieldIsSet(line->config);
 }
 
 TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
   ServerConfig config;
   const Status status = ReadConfigText(
       "model: 'm.gguf' compute: 'fast' context_length: 16384 instruction_set: 'baseline'\n"
-      "listen: '0.0.0.0:1' health_listen: '[::]:2' message_bytes_max: 1048576 "
-      "request_memory_bytes: 3145728 "
-      "stream_buffer_tokens: 7 stream_interval_ms: 8\n"
-      "drain_grace_seconds: 3 device_memory_bytes: 2147483648 threads: 5 max_concurrent: 6\n"
-      "disk_dir: '/var/lib/cairn' durability: 'os' "
-      "prefill_chunk_tokens: 512 max_tokens_default: 9 log_level: 'error' trace_file: 't.json'",
+      "listen: '0.0.0.0:1' health_listen: '[::]:2' message_bytes_max: 1048576\n"
+      "request_memory_bytes: 3145728 stream_buffer_tokens: 7 stream_interval_ms: 8\n"
+      "drain_grace_seconds: 3 device_memory_bytes: 2147483648 host_memory_bytes: 3145728\n"
+      "host_blocks: 'copied' host_pages: 'locked' disk_dir: '/var/lib/cairn' durability: 'os'\n"
+      "disk_memory_bytes: 67108864 disk_bandwidth_limit: 20971520 threads: 5\n"
+      "max_concurrent: 6 prefill_chunk_tokens: 512 max_tokens_default: 9\n"
+      "restore_policy: 'cake' recalibrate: true log_level: 'error' trace_file: 't.json'",
       "cairn.conf", config);
   ASSERT_TRUE(status.ok()) << status.message();
-  EXPECT_EQ(config.model, "m.gguf");
-  EXPECT_EQ(config.compute, "fast");
-  EXPECT_EQ(config.context_length, 16384u);
-  EXPECT_EQ(config.instruction_set, "baseline");
-  EXPECT_EQ(config.listen, "0.0.0.0:1");
-  EXPECT_EQ(config.health_listen, "[::]:2");
-  EXPECT_EQ(config.message_bytes_max, 1'048'576u);
-  EXPECT_EQ(config.request_memory_bytes, 3u << 20);
-  EXPECT_EQ(config.stream_buffer_tokens, 7u);
-  EXPECT_EQ(config.stream_interval_ms, 8u);
-  EXPECT_EQ(config.drain_grace_seconds, 3u);
-  EXPECT_EQ(config.device_memory_bytes, 2'147'483'648u);
-  EXPECT_EQ(config.disk_dir, "/var/lib/cairn");
-  EXPECT_EQ(config.durability, "os");
-  EXPECT_EQ(config.threads, 5u);
-  EXPECT_EQ(config.max_concurrent, 6u);
-  EXPECT_EQ(config.prefill_chunk_tokens, 512u);
-  EXPECT_EQ(config.max_tokens_default, 9u);
-  EXPECT_EQ(config.log_level, "error");
-  EXPECT_EQ(config.trace_file, "t.json");
+  ExpectEveryFieldIsSet(config);
 }
 
 TEST(ServerConfig, FlagsOverrideTheFileAndTheFileTheDefaults) {

@@ -44,7 +44,7 @@ def serve(cairn, stack, context, folder, *flags):
 def prepare(cairn, folder, context):
     """A data directory in which the session's blocks are on disk."""
     with contextlib.ExitStack() as stack:
-        client = serve(cairn, stack, context, folder)
+        client = serve(cairn, stack, context, folder, "--recalibrate")
         client.create(SESSION)
         client.decode(SESSION, token_ids(context))
         client.truncate(SESSION, context)

@@ -1,0 +1,130 @@
+#include "engine/calibration.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "engine/small_file.h"
+
+namespace cairn {
+namespace {
+
+constexpr size_t kFileBytesMax = 64u << 10;
+constexpr uint64_t kBlockBytesMax = 64u << 20;  // more than caches hold; beyond, blocks are shared
+constexpr size_t kRepeats = 3;
+// What takes longer is steady enough to be measured once.
+constexpr double kRepeatedSecondsMax = 0.03;
+
+// Passes over rows of a sequence that does not exist.
+class PassTimer {
+ public:
+  static Result<PassTimer> Create(Model& model, const std::vector<CalibrationPoint>& points,
+                                  const Clock& clock) {
+    const KvLayout& layout = model.kv_layout();
+    uint64_t table_size = 1, rows_max = 1;
+    for (const CalibrationPoint& point : points) {
+      const uint64_t end = uint64_t{point.first_position} + point.rows;
+      table_size = std::max(table_size, (end + layout.block_tokens - 1) / layout.block_tokens);
+      rows_max = std::max<uint64_t>(rows_max, point.rows);
+    }
+    // The rows of one pass lie in different places, whatever the bound is.
+    const uint64_t of_a_pass = rows_max / layout.block_tokens + 2;
+    const uint64_t block_count =
+        std::min(table_size, std::max(of_a_pass, kBlockBytesMax / layout.block_bytes()));
+    ASSIGN_OR_RETURN(std::unique_ptr<Buffer> memory,
+                     model.device().Allocate(block_count * layout.block_bytes()));
+    PassTimer timer(model, clock, std::move(memory));
+    for (uint64_t i = 0; i < table_size; ++i) {
+      timer.table_.push_back(timer.memory_->data() + i % block_count * layout.block_bytes());
+    }
+    timer.tokens_.resize(rows_max);
+    std::iota(timer.tokens_.begin(), timer.tokens_.end(), 0u);
+    for (uint32_t& token : timer.tokens_) token %= model.config().vocabulary_size;
+    return timer;
+  }
+
+  double Once(const CalibrationPoint& point) {
+    const BatchSegment segment = {.tokens = std::span(tokens_).first(point.rows),
+                                  .first_position = point.first_position,
+                                  .blocks = table_.data()};
+    const Clock::Monotonic begin = clock_.Now();
+    model_.Forward({&segment, 1});
+    return std::chrono::duration<double>(clock_.Now() - begin).count();
+  }
+
+  PassSample Measure(const CalibrationPoint& point) {
+    std::array<double, kRepeats> seconds{};
+    size_t count = 0;
+    for (double all = 0; count < kRepeats && all < kRepeatedSecondsMax; ++count) {
+      seconds[count] = Once(point);
+      all += seconds[count];
+    }
+    std::sort(seconds.begin(), seconds.begin() + count);
+    return {point.rows, PositionSum(point.first_position, point.rows), seconds[count / 2]};
+  }
+
+ private:
+  PassTimer(Model& model, const Clock& clock, std::unique_ptr<Buffer> memory)
+      : model_(model), clock_(clock), memory_(std::move(memory)) {}
+
+  Model& model_;
+  const Clock& clock_;
+  std::unique_ptr<Buffer> memory_;
+  std::vector<std::byte*> table_;
+  std::vector<uint32_t> tokens_;
+};
+
+// What a pass will take, going by the passes so far.
+double Expected(const CalibrationPoint& point, const std::vector<PassSample>& samples) {
+  if (samples.empty()) return 0;
+  const Result<PassFit> fit = FitPasses(samples);
+  if (fit.ok()) {
+    return fit->costs.FixedSeconds(point.rows) +
+           fit->costs.token_position_s * PositionSum(point.first_position, point.rows);
+  }
+  return samples.back().seconds * std::max(1.0, double(point.rows) / samples.back().rows);
+}
+
+Result<std::vector<Calibration>> ReadAll(const std::string& path) {
+  return ReadCalibrations(ReadSmallFile(path, kFileBytesMax));
+}
+
+}  // namespace
+
+Result<PassFit> MeasurePasses(Model& model, uint32_t rows_max, uint32_t positions_max,
+                              std::chrono::nanoseconds time, const Clock& clock) {
+  const std::vector<CalibrationPoint> points = CalibrationPoints(rows_max, positions_max);
+  ASSIGN_OR_RETURN(PassTimer timer, PassTimer::Create(model, points, clock));
+  const double budget = std::chrono::duration<double>(time).count();
+  double spent = timer.Once(points.front());  // the first one finds nothing in the caches
+  std::vector<PassSample> samples;
+  for (const CalibrationPoint& point : points) {
+    if (samples.size() >= 2 && spent + Expected(point, samples) > budget) continue;
+    samples.push_back(timer.Measure(point));
+    if (!(samples.back().seconds > 0)) {
+      return Status(Code::kUnavailable, "the clock shows no time passing");
+    }
+    spent += samples.back().seconds;
+  }
+  return FitPasses(samples);
+}
+
+std::optional<PassFit> FindCalibration(const std::string& path, const CalibrationSubject& subject) {
+  const Result<std::vector<Calibration>> kept = ReadAll(path);
+  if (!kept.ok()) return std::nullopt;
+  const auto found = std::ranges::find(*kept, subject, &Calibration::subject);
+  return found == kept->end() ? std::nullopt : std::optional(found->pass);
+}
+
+bool KeepCalibration(const std::string& path, const CalibrationSubject& subject,
+                     const PassFit& pass) {
+  const Result<std::vector<Calibration>> kept = ReadAll(path);
+  std::vector<Calibration> all = kept.ok() ? *kept : std::vector<Calibration>();
+  std::erase_if(all, [&](const Calibration& other) { return other.subject == subject; });
+  all.push_back({subject, pass});
+  return ReplaceSmallFile(path, WriteCalibrations(all));
+}
+
+}  // namespace cairn

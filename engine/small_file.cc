@@ -1,0 +1,35 @@
+#include "engine/small_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+namespace cairn {
+
+std::string ReadSmallFile(const std::string& path, size_t bytes_max) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(bytes_max, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  return text;
+}
+
+bool ReplaceSmallFile(const std::string& path, std::string_view text) {
+  std::string temporary = path + ".XXXXXX";
+  const int descriptor = mkostemp(temporary.data(), O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool is_written = write(descriptor, text.data(), text.size()) == ssize_t(text.size());
+  const bool is_readable = fchmod(descriptor, 0644) == 0;
+  const bool is_closed = close(descriptor) == 0;
+  if (is_written && is_readable && is_closed && std::rename(temporary.c_str(), path.c_str()) == 0) {
+    return true;
+  }
+  unlink(temporary.c_str());
+  return false;
+}
+
+}  // namespace cairn
