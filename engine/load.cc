@@ -233,12 +233,12 @@ std::optional<PassFit> CalibratePasses(const LoadOptions& options, Model& model,
 
 std::unique_ptr<RestoreStrategy> MakeRestores(const LoadOptions& options,
                                               const EngineConfig& config, const BlockStore& blocks,
-                                              std::optional<PassFit> calibrated,
+                                              const std::optional<PassFit>& calibrated,
                                               const Clock& clock) {
   if (options.make_restores) return options.make_restores(blocks);
   return std::make_unique<PlannedRestores>(RestoreSettings{.policy = options.restore_policy,
                                                            .chunk_tokens = config.prefill_chunk,
-                                                           .calibrated = std::move(calibrated)},
+                                                           .calibrated = calibrated},
                                            blocks, clock);
 }
 
