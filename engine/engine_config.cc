@@ -27,6 +27,7 @@ Status EngineConfig::Validate() const {
   RETURN_IF_ERROR(ValidateWithin("context_length", context_length, 1, kTokensMax));
   RETURN_IF_ERROR(ValidateWithin("concurrent_max", concurrent_max, 1, 1024));
   RETURN_IF_ERROR(ValidateWithin("prefill_chunk", prefill_chunk, 16, 8192));
+  RETURN_IF_ERROR(ValidateWithin("restore_share", restore_share, 1, 95));
   RETURN_IF_ERROR(ValidateWithin("waiting_max", waiting_max, 1, 1'000'000));
   RETURN_IF_ERROR(ValidateWithin("command_queue_max", command_queue_max, 1, 1'000'000));
   RETURN_IF_ERROR(ValidateWithin("session_count_max", session_count_max, 1, 10'000'000));

@@ -9,9 +9,11 @@
 namespace cairn {
 
 struct EngineConfig {
-  uint32_t context_length = 0;        // positions a session may hold; set from the model
-  uint32_t concurrent_max = 64;       // sequences that run at once; 1..1024
-  uint32_t prefill_chunk = 256;       // rows a step besides the decode rows; 16..8192
+  uint32_t context_length = 0;   // positions a session may hold; set from the model
+  uint32_t concurrent_max = 64;  // sequences that run at once; 1..1024
+  uint32_t prefill_chunk = 256;  // rows a step besides the decode rows; 16..8192
+  // Of the time, in per cent: what bringing contexts back may take from running streams; 1..95.
+  uint32_t restore_share = 20;
   uint32_t waiting_max = 1024;        // streams that wait for a place
   uint32_t command_queue_max = 4096;  // requests on their way to the engine thread
   uint32_t session_count_max = 100'000;

@@ -238,6 +238,7 @@ std::unique_ptr<RestoreStrategy> MakeRestores(const LoadOptions& options,
   if (options.make_restores) return options.make_restores(blocks);
   return std::make_unique<PlannedRestores>(RestoreSettings{.policy = options.restore_policy,
                                                            .chunk_tokens = config.prefill_chunk,
+                                                           .share = config.restore_share / 100.0,
                                                            .calibrated = calibrated},
                                            blocks, clock);
 }

@@ -56,6 +56,11 @@ void PlannedRestores::Learn(const PassSample& pass) {
   if (fit.ok()) passes_.emplace(*fit);
 }
 
+std::optional<PassCosts> PlannedRestores::pass_costs() const {
+  if (!passes_) return std::nullopt;
+  return passes_->costs();
+}
+
 RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view) {
   const uint32_t block_tokens = store_.layout().block_tokens;
   sources_.clear();
@@ -73,7 +78,12 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view) {
       .uncertainty = passes_ ? std::clamp(passes_->uncertainty(), kUncertaintyMin, kUncertaintyMax)
                              : kUncertaintyMax,
       .allows_wave = false};
-  problem.pass.decode_rows = view.decode_rows;
+  if (view.decode_rows > 0) {
+    problem.new_pass = problem.pass;
+    problem.new_pass->decode_rows = view.decode_rows;
+    problem.pass = CostsBesideStreams(problem.pass, view.decode_rows, settings_.share);
+    problem.chunk_tokens = block_tokens;
+  }
   return problem;
 }
 

@@ -17,6 +17,7 @@ namespace cairn {
 struct RestoreSettings {
   RestorePolicy policy = RestorePolicy::kCairn;
   uint32_t chunk_tokens = 256;        // rows of a restore in one step
+  double share = 0.2;                 // of the time, that restores may take from running streams
   std::optional<PassFit> calibrated;  // of passes; none: learned from the first ones
 };
 
@@ -28,6 +29,7 @@ class PlannedRestores final : public RestoreStrategy {
   RestorePlan Plan(const RestoreView& view) override;
   std::optional<std::chrono::nanoseconds> revision_interval() const override;
   void Learn(const PassSample& sample) override;
+  std::optional<PassCosts> pass_costs() const override;
 
  private:
   RestoreProblem ProblemOf(const RestoreView& view);

@@ -36,6 +36,8 @@ class RestoreStrategy {
 
   // A forward pass was made.
   virtual void Learn(const PassSample& /*pass*/) {}
+  // What passes cost, as far as it has learned.
+  virtual std::optional<PassCosts> pass_costs() const { return std::nullopt; }
 };
 
 // The channels of a plan.

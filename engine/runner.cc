@@ -26,7 +26,8 @@ Runner::Runner(Model& model, BlockStore& store, RestoreStrategy& restores, Sessi
       config_(config),
       clock_(clock),
       trace_(trace),
-      journal_(journal) {}
+      journal_(journal),
+      restore_share_(config.restore_share / 100.0, store.layout().block_tokens) {}
 
 void Runner::Start(std::unique_ptr<Sequence> sequence) {
   CHECK(!sequence->is_admitted() && !sequence->tokens.empty());

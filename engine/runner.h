@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@
 #include "engine/engine_config.h"
 #include "engine/model.h"
 #include "engine/restore_log.h"
+#include "engine/restore_share.h"
 #include "engine/restore_strategy.h"
 #include "engine/scheduler.h"
 #include "engine/sequence.h"
@@ -90,7 +92,9 @@ class Runner {
   // What one sequence does in a step.
   struct Work {
     Sequence* sequence;
+    bool is_decode = false;
     std::vector<PositionRange> runs;  // rows that write K and V
+    PassSample restored;              // those of them whose positions come back
     bool samples = false;
   };
 
@@ -117,12 +121,13 @@ class Runner {
   void OnAdmitted(Sequence& sequence);
 
   std::vector<Work> PlanWork();
+  StepBudget BudgetFor(std::span<const SequenceView> runnable);
   Work WorkFor(Sequence& sequence, uint32_t row_count);
   std::span<const float> Compute(const std::vector<Work>& works);
   void Commit(const std::vector<Work>& works, std::span<const float> logits);
   void MarkWritten(const Work& work);
   size_t RowCount() const;  // of the latest pass
-  void LearnFromPass(std::chrono::nanoseconds forward_time);
+  void LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseconds forward_time);
   void CommitToken(Sequence& sequence, std::span<const float> logits);
   bool Release(Sequence& sequence, Released released);
   void MakeRoom(Sequence& sequence);
@@ -146,6 +151,7 @@ class Runner {
   SessionJournal* journal_;
 
   Sampler sampler_;
+  RestoreShare restore_share_;
   std::map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   std::map<std::string, SequenceId> by_session_;
   std::map<std::string, std::vector<Hold>> pins_;

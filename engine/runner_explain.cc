@@ -17,6 +17,13 @@ bool IsRestore(std::span<const Origin> origins, size_t old_blocks) {
   return false;
 }
 
+// The index after the last block that has a copy anywhere.
+size_t EndOfFound(std::span<const Origin> origins) {
+  size_t end = origins.size();
+  while (end > 0 && origins[end - 1] == Origin::kAbsent) --end;
+  return end;
+}
+
 }  // namespace
 
 RestorePlan Runner::PlanAndReport(const Sequence& sequence, std::span<const Origin> origins,
@@ -34,7 +41,10 @@ RestorePlan Runner::PlanAndReport(const Sequence& sequence, std::span<const Orig
 // Makes the plan that the sequence begins with, and opens the report of its restore.
 ContextBlocks::Planner Runner::FirstPlannerFor(Sequence& sequence) {
   return [this, &sequence](std::span<const Origin> origins) {
-    const size_t old_blocks = sequence.computed_before / store_.layout().block_tokens;
+    const uint32_t block_tokens = store_.layout().block_tokens;
+    const size_t old_blocks = sequence.computed_before / block_tokens;
+    const size_t found_end = EndOfFound(origins) * block_tokens;
+    sequence.restored_end = std::max({sequence.computed_before, sequence.computed_end, found_end});
     if (!IsRestore(origins, old_blocks)) return PlannerFor(sequence)(origins);
     sequence.restore = std::make_unique<RestoreReport>();
     return PlanAndReport(sequence, origins, *sequence.restore);

@@ -6,7 +6,7 @@ namespace cairn {
 uint32_t Runner::DecodeRowCount() const {
   uint32_t count = 0;
   for (const auto& [id, sequence] : sequences_) {
-    count += sequence->phase == Phase::kRunning && !sequence->paused && sequence->rows_left() == 1;
+    count += !sequence->paused && sequence->is_decoding();
   }
   return count;
 }
@@ -65,13 +65,21 @@ Result<bool> Runner::ReviseAndSettle(Sequence& sequence) {
 }
 
 // What a pass took: of a block, from the passes that had many rows.
-void Runner::LearnFromPass(std::chrono::nanoseconds forward_time) {
+void Runner::LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseconds forward_time) {
   PassSample sample{.seconds = std::chrono::duration<double>(forward_time).count()};
   for (const BatchSegment& segment : segments_) {
     const auto count = static_cast<uint32_t>(segment.tokens.size());
     sample.rows += count;
     sample.position_sum += PositionSum(segment.first_position, count);
   }
+  uint32_t decode_rows = 0;
+  PassSample restored;
+  for (const Work& work : works) {
+    decode_rows += work.is_decode;
+    restored.rows += work.restored.rows;
+    restored.position_sum += work.restored.position_sum;
+  }
+  restore_share_.Note(sample, restored, decode_rows);
   if (sample.seconds > 0) restores_.Learn(sample);
   const uint32_t block_tokens = store_.layout().block_tokens;
   if (sample.rows < 2 * block_tokens) return;

@@ -32,7 +32,7 @@ bool Runner::Step() {
   ++counts_.steps;
   counts_.step_time += delivered - begin;
   counts_.forward_time += computed - planned;
-  LearnFromPass(computed - planned);
+  LearnFromPass(works, computed - planned);
   if (trace_ != nullptr) {
     trace_->Span("step", begin, delivered,
                  "\"rows\":" + std::to_string(RowCount()) +
@@ -54,7 +54,7 @@ std::vector<Runner::Work> Runner::PlanWork() {
     if (rows_left == 0) {
       if (sequence->phase == Phase::kRunning) restored.push_back(sequence.get());
     } else {
-      runnable.push_back({id, rows_left, sequence->priority});
+      runnable.push_back({id, rows_left, sequence->priority, sequence->restore_rows()});
     }
   }
   for (Sequence* sequence : restored) {
@@ -62,16 +62,38 @@ std::vector<Runner::Work> Runner::PlanWork() {
     End(*sequence, {.finish_reason = FinishReason::kLength});
   }
   std::vector<Work> works;
-  for (const StepShare& share : PlanStep(runnable, config_.prefill_chunk)) {
+  for (const StepShare& share : PlanStep(runnable, BudgetFor(runnable))) {
     works.push_back(WorkFor(*Find(share.id), share.row_count));
   }
   return works;
 }
 
+StepBudget Runner::BudgetFor(std::span<const SequenceView> runnable) {
+  uint32_t position = 0;  // of the rows that come back, the one that is furthest on
+  for (const SequenceView& view : runnable) {
+    if (view.restore_rows < 2) continue;
+    const Sequence& sequence = *Find(view.id);
+    position = std::max(position, sequence.blocks->MissingRuns(sequence.tokens.size(), 1)[0].begin);
+  }
+  if (const auto costs = restores_.pass_costs()) restore_share_.SetCosts(*costs);
+  return {
+      .prefill_rows = config_.prefill_chunk,
+      .restore_rows = restore_share_.RowsMax(DecodeRowCount(), position, config_.prefill_chunk)};
+}
+
 Runner::Work Runner::WorkFor(Sequence& sequence, uint32_t row_count) {
-  Work work{.sequence = &sequence};
+  Work work{.sequence = &sequence, .is_decode = sequence.is_decoding()};
   const size_t count = sequence.tokens.size();
   work.runs = sequence.blocks->MissingRuns(count, row_count);
+  if (!work.is_decode) {
+    for (const PositionRange& run : work.runs) {
+      if (run.begin >= sequence.restored_end) break;
+      const auto rows =
+          static_cast<uint32_t>(std::min<size_t>(run.count, sequence.restored_end - run.begin));
+      work.restored.rows += rows;
+      work.restored.position_sum += PositionSum(run.begin, rows);
+    }
+  }
   work.samples = sequence.sink != nullptr && !sequence.blocks->is_loading() &&
                  sequence.blocks->missing_count(count) <= row_count;
   return work;

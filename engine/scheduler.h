@@ -16,6 +16,13 @@ struct SequenceView {
   SequenceId id;
   uint32_t rows_left = 0;  // rows until its next token can be sampled; 1 when it decodes
   int32_t priority = 0;
+  uint32_t restore_rows = 0;  // of rows_left, the first ones: positions that come back
+};
+
+// Rows of a step besides the decode rows.
+struct StepBudget {
+  uint32_t prefill_rows = 0;
+  uint32_t restore_rows = UINT32_MAX;  // of these, for positions that come back
 };
 
 struct StepShare {
@@ -23,11 +30,12 @@ struct StepShare {
   uint32_t row_count = 0;
 };
 
-// Decode rows first: every sequence with one row left gets it. `prefill_rows_max` further rows are
-// shared by the others: a quarter is kept for the one that has waited longest at the highest
-// priority, so that nobody starves, and the rest goes to the shortest first, so that a short
-// request does not wait for a long prompt. The result is in order of arrival.
-std::vector<StepShare> PlanStep(std::span<const SequenceView> runnable, uint32_t prefill_rows_max);
+// Decode rows first: every sequence with one row left gets it. The budget is shared by the others:
+// a quarter is kept for the one that has waited longest at the highest priority, so that nobody
+// starves, and the rest goes to the shortest first, so that a short request does not wait for a
+// long prompt. Who has positions to bring back gets no further than the budget for those. The
+// result is in order of arrival.
+std::vector<StepShare> PlanStep(std::span<const SequenceView> runnable, const StepBudget& budget);
 
 // Whose blocks go when `requester` needs one and none is free: the lowest priority, of these the
 // latest arrival. The requester itself when nobody ranks below it.

@@ -11,6 +11,7 @@
 // kRunning    holds all the blocks of its context, and takes part in steps unless it is paused.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -44,6 +45,7 @@ struct Sequence {
   size_t released_count = 0;     // tokens that the session has; the rest is held back by `output`
   size_t computed_end = 0;       // positions below it were written by this sequence, or before
   size_t computed_before = 0;    // tokens of the session that had been computed before this
+  size_t restored_end = 0;       // positions below it come back; set when it is admitted
 
   SamplingParams sampling;
   uint64_t seed = 0;
@@ -83,6 +85,15 @@ struct Sequence {
     if (blocks->is_loading()) return blocks->computable_count(tokens.size());
     const uint32_t missing = blocks->missing_count(tokens.size());
     return missing > 0 || sink == nullptr ? missing : 1;
+  }
+  // Its next row gives its next token.
+  bool is_decoding() const { return phase == Phase::kRunning && rows_left() == 1; }
+  // Those of rows_left, the first ones, whose positions come back.
+  uint32_t restore_rows() const {
+    uint32_t count = 0;
+    const size_t end = std::min(restored_end, tokens.size());
+    for (const PositionRange& run : blocks->MissingRuns(end, UINT32_MAX)) count += run.count;
+    return count;
   }
 };
 

@@ -9,7 +9,7 @@
 // * Front computes the recomputed blocks in order, in passes of chunk_tokens / block_tokens of
 //   them. A pass begins when the one before is over and all that is loaded before its last block is
 //   there: on each channel, in load order, everything up to the last block that it needs. A pass
-//   over the new tokens comes last, when everything is there.
+//   over the new tokens comes last, when everything is there; it costs `new_pass`, if there is one.
 // * Wave computes recomputed blocks and new tokens together, layer by layer; the loads of a layer
 //   are a share of 1/layers of all loads. With a channel's loads taking w seconds after its backlog
 //   b, layer l is there at b + w * l / layers; compute begins when the first layer is there and its
@@ -51,6 +51,11 @@ struct PassCosts {
   }
 };
 
+// What computing blocks again costs where running streams leave it only `share` of the time: rows
+// that their passes carry for nothing, below the ridge, and so many more as take that share. It
+// costs by the token then; there are no passes of its own.
+PassCosts CostsBesideStreams(const PassCosts& alone, uint32_t decode_rows, double share);
+
 struct RestoreChannel {
   double latency_s = 0;
   double block_s = 0;            // of a block: overhead of its copy, and its bytes
@@ -65,6 +70,7 @@ struct RestoreProblem {
   uint32_t layers = 0;                  // >= 1
   uint32_t chunk_tokens = 0;            // >= block_tokens
   PassCosts pass;
+  std::optional<PassCosts> new_pass;         // of the new tokens, where those cost something else
   std::span<const RestoreChannel> channels;  // at most kRestoreChannelsMax
   double compute_backlog_s = 0;              // before the first pass can begin
   double uncertainty = 0;                    // of predictions, as a share of them

@@ -4,17 +4,31 @@
 
 namespace cairn {
 
+PassCosts CostsBesideStreams(const PassCosts& alone, uint32_t decode_rows, double share) {
+  CHECK(share > 0 && share < 1);
+  if (!(alone.token_s > 0)) return alone;
+  // In the time of a pass of the streams, and what restores may add to it:
+  const double streams_s = alone.FixedSeconds(decode_rows);
+  const double added_s = streams_s * share / (1 - share);
+  const double free_rows = std::max(0.0, alone.sweep_s / alone.token_s - decode_rows);
+  const double rows = free_rows + added_s / alone.token_s;
+  return {.token_s = (streams_s + added_s) / rows,
+          .token_position_s = alone.token_position_s / share};
+}
+
 RestoreTimes::RestoreTimes(const RestoreProblem& problem, const RestoreLayout& layout)
     : problem_(problem), layout_(layout) {
   CHECK(problem.block_tokens > 0 && problem.chunk_tokens >= problem.block_tokens);
   CHECK(problem.layers > 0);
+  CHECK(!problem.new_pass || !problem.allows_wave);  // of which all tokens share a pass
   CHECK(problem.channels.size() == channel_count());
   pass_blocks_ = problem.chunk_tokens / problem.block_tokens;
   full_pass_s_ = problem.pass.FixedSeconds(uint64_t{pass_blocks_} * problem.block_tokens);
   const double first = static_cast<double>(layout.block_count()) * problem.block_tokens;
   const double count = problem.new_tokens;
-  new_position_s_ = problem.pass.token_position_s * (count * first + count * (count - 1) / 2);
-  new_s_ = problem.pass.FixedSeconds(problem.new_tokens) + new_position_s_;
+  const PassCosts& new_pass = problem.new_pass ? *problem.new_pass : problem.pass;
+  new_position_s_ = new_pass.token_position_s * (count * first + count * (count - 1) / 2);
+  new_s_ = new_pass.FixedSeconds(problem.new_tokens) + new_position_s_;
   for (uint32_t source = 0; source < channel_count(); ++source) {
     uint32_t hops = 0;
     for (std::optional<uint32_t> c = source; c.has_value(); c = problem.channels[*c].then) {

@@ -69,6 +69,7 @@ Result<LoadOptions> ToLoadOptions(const ServerConfig& config) {
   options.restore_policy = *ParseRestorePolicy(config.restore_policy);
   options.engine.concurrent_max = static_cast<uint32_t>(config.max_concurrent);
   options.engine.prefill_chunk = static_cast<uint32_t>(config.prefill_chunk_tokens);
+  options.engine.restore_share = static_cast<uint32_t>(config.restore_share_percent);
   options.engine.max_tokens_default = static_cast<uint32_t>(config.max_tokens_default);
   return options;
 }

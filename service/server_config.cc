@@ -151,6 +151,10 @@ std::vector<Setting> MemoryAndOtherSettings() {
        "measure what forward passes cost, which takes up to two seconds, though an earlier start "
        "left it beside the model file",
        SwitchSetting{&C::recalibrate}},
+      {"--restore-share", "restore_share_percent", "Scheduling", "PERCENT",
+       "of the time of running streams, what computing contexts again that come back may take at "
+       "most",
+       NumberSetting{&C::restore_share_percent, 1, 95}},
 
       {"--log-level", "log_level", "Observability", "LEVEL", "debug, info, warning or error",
        TextSetting{&C::log_level, {"debug", "info", "warning", "error"}}},

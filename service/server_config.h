@@ -47,6 +47,7 @@ struct ServerConfig {
   uint64_t max_tokens_default = 1024;
   std::string restore_policy = "cairn";
   bool recalibrate = false;  // passes are measured, whatever an earlier process found
+  uint64_t restore_share_percent = 20;
 
   std::string log_level = "info";
   std::string trace_file;  // empty: no trace

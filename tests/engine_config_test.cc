@@ -28,6 +28,8 @@ TEST(EngineConfig, RefusesWhatIsOutOfBounds) {
       {[](auto& c) { c.concurrent_max = 1025; }, "concurrent_max: must be in 1..1024, is 1025"},
       {[](auto& c) { c.prefill_chunk = 15; }, "prefill_chunk: must be in 16..8192, is 15"},
       {[](auto& c) { c.prefill_chunk = 8193; }, "prefill_chunk: must be in 16..8192, is 8193"},
+      {[](auto& c) { c.restore_share = 0; }, "restore_share: must be in 1..95, is 0"},
+      {[](auto& c) { c.restore_share = 96; }, "restore_share: must be in 1..95, is 96"},
       {[](auto& c) { c.waiting_max = 0; }, "waiting_max: must be in 1..1000000, is 0"},
       {[](auto& c) { c.command_queue_max = 0; }, "command_queue_max: must be in 1..1000000, is 0"},
       {[](auto& c) { c.session_count_max = 0; }, "session_count_max: must be in 1..10000000, is 0"},

@@ -64,7 +64,7 @@ class EngineDurableTest : public testing::Test {
     options.config.context_length = 256;
     options.config.paused_max = seconds(100);
     options.config.watchdog_max = seconds(200);
-    options.hooks.on_pass = [this] {
+    options.hooks.on_pass = [this](uint32_t) {
       if (on_pass_) on_pass_();
     };
     EngineParts parts = MakeHookedEngine(options, clock_);

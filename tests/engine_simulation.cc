@@ -51,7 +51,7 @@ EngineConfig Simulation::MakeConfig() {
 
 OpsHooks Simulation::MakeHooks() {
   OpsHooks hooks;
-  hooks.on_pass = [this] {
+  hooks.on_pass = [this](uint32_t) {
     clock_.Advance(rng_.Chance(0.01) ? microseconds(500'000) : microseconds(rng_.Below(2000)));
   };
   hooks.on_logits = [this](std::span<float> logits, uint32_t row_count) {

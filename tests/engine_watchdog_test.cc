@@ -37,7 +37,7 @@ class Watchdog : public testing::Test {
     options.config.context_length = 64;
     options.config.paused_max = milliseconds(20);
     options.config.watchdog_max = milliseconds(40);
-    options.hooks.on_pass = [this] {
+    options.hooks.on_pass = [this](uint32_t) {
       pass_began_.release();
       pass_may_end_.acquire();
     };

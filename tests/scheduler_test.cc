@@ -21,11 +21,11 @@ uint32_t RowsOf(const std::vector<StepShare>& plan, uint64_t id) {
   return 0;
 }
 
-TEST(PlanStep, NothingFromNothing) { EXPECT_TRUE(PlanStep({}, 64).empty()); }
+TEST(PlanStep, NothingFromNothing) { EXPECT_TRUE(PlanStep({}, {.prefill_rows = 64}).empty()); }
 
 TEST(PlanStep, EveryDecodeRowRunsAndTheChunkComesOnTop) {
   const std::vector<SequenceView> views = {View(1, 1), View(2, 1000), View(3, 1)};
-  const auto plan = PlanStep(views, 64);
+  const auto plan = PlanStep(views, {.prefill_rows = 64});
   EXPECT_EQ(RowsOf(plan, 1), 1u);
   EXPECT_EQ(RowsOf(plan, 2), 64u);
   EXPECT_EQ(RowsOf(plan, 3), 1u);
@@ -33,7 +33,7 @@ TEST(PlanStep, EveryDecodeRowRunsAndTheChunkComesOnTop) {
 
 TEST(PlanStep, AShortPromptDoesNotWaitForALongOne) {
   const std::vector<SequenceView> views = {View(1, 8000), View(2, 40)};
-  const auto plan = PlanStep(views, 256);
+  const auto plan = PlanStep(views, {.prefill_rows = 256});
   EXPECT_EQ(RowsOf(plan, 2), 40u);
   EXPECT_EQ(RowsOf(plan, 1), 216u);
 }
@@ -41,12 +41,12 @@ TEST(PlanStep, AShortPromptDoesNotWaitForALongOne) {
 TEST(PlanStep, TheFirstAlwaysGetsOn) {
   std::vector<SequenceView> views = {View(1, 8000)};
   for (uint64_t id = 2; id < 30; ++id) views.push_back(View(id, 300));
-  EXPECT_GE(RowsOf(PlanStep(views, 256), 1), 64u);
+  EXPECT_GE(RowsOf(PlanStep(views, {.prefill_rows = 256}), 1), 64u);
 }
 
 TEST(PlanStep, PriorityDecidesWhoIsFirst) {
   const std::vector<SequenceView> views = {View(1, 8000), View(2, 8000, 90)};
-  EXPECT_GE(RowsOf(PlanStep(views, 256), 2), 64u);
+  EXPECT_GE(RowsOf(PlanStep(views, {.prefill_rows = 256}), 2), 64u);
 }
 
 // For random batches: nobody gets more than it has left, every decode row is there, and the whole
@@ -62,7 +62,7 @@ TEST(PlanStep, KeepsItsBounds) {
       if (left > 1) prefill_left += left;
     }
     const uint32_t chunk = static_cast<uint32_t>(1 + rng.Below(512));
-    const auto plan = PlanStep(views, chunk);
+    const auto plan = PlanStep(views, {.prefill_rows = chunk});
     uint64_t prefill_rows = 0;
     for (const SequenceView& view : views) {
       const uint32_t rows = RowsOf(plan, view.id.value());
@@ -76,6 +76,59 @@ TEST(PlanStep, KeepsItsBounds) {
     EXPECT_EQ(prefill_rows, std::min<uint64_t>(chunk, prefill_left));
     EXPECT_TRUE(std::is_sorted(plan.begin(), plan.end(),
                                [](const auto& a, const auto& b) { return a.id < b.id; }));
+  }
+}
+
+TEST(PlanStep, RestoresKeepToTheirBudgetAndPromptsDoNot) {
+  SequenceView restore = View(2, 1000);
+  restore.restore_rows = 900;
+  const std::vector<SequenceView> views = {View(1, 1), restore, View(3, 300)};
+  const auto plan = PlanStep(views, {.prefill_rows = 256, .restore_rows = 32});
+  EXPECT_EQ(RowsOf(plan, 1), 1u);
+  EXPECT_EQ(RowsOf(plan, 2), 8u);  // a quarter; the shorter prompt comes first
+  EXPECT_EQ(RowsOf(plan, 3), 248u);
+  EXPECT_EQ(RowsOf(PlanStep({&restore, 1}, {.prefill_rows = 256, .restore_rows = 32}), 2), 32u);
+  EXPECT_TRUE(PlanStep({&restore, 1}, {.prefill_rows = 256, .restore_rows = 0}).empty());
+}
+
+TEST(PlanStep, ARestoreThatEndsWithinItsBudgetGoesOnWithItsPrompt) {
+  SequenceView restore = View(1, 100);
+  restore.restore_rows = 20;
+  const auto rows = [&](const StepBudget& budget) {
+    return RowsOf(PlanStep({&restore, 1}, budget), 1);
+  };
+  EXPECT_EQ(rows({.prefill_rows = 256, .restore_rows = 19}), 19u);
+  EXPECT_EQ(rows({.prefill_rows = 256, .restore_rows = 20}), 100u);
+  EXPECT_EQ(rows({.prefill_rows = 64, .restore_rows = 20}), 64u);
+}
+
+// For random batches: restores never get more than their budget, and all of it while they can use
+// it and the step has room.
+TEST(PlanStep, TheBudgetOfRestoresIsKeptAndUsed) {
+  Rng rng(6);
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<SequenceView> views;
+    uint64_t restore_left = 0;
+    for (uint64_t id = 0, count = 1 + rng.Below(8); id < count; ++id) {
+      SequenceView view = View(id, static_cast<uint32_t>(2 + rng.Below(300)));
+      view.restore_rows =
+          rng.Chance(0.5) ? view.rows_left : static_cast<uint32_t>(rng.Below(view.rows_left));
+      restore_left += view.restore_rows;
+      views.push_back(view);
+    }
+    const StepBudget budget{.prefill_rows = 4096,
+                            .restore_rows = static_cast<uint32_t>(rng.Below(400))};
+    const auto plan = PlanStep(views, budget);
+    uint64_t restored = 0;
+    for (const SequenceView& view : views) {
+      const uint32_t rows = RowsOf(plan, view.id.value());
+      EXPECT_LE(rows, view.rows_left);
+      restored += std::min(rows, view.restore_rows);
+      if (view.restore_rows == 0) {
+        EXPECT_EQ(rows, view.rows_left);
+      }
+    }
+    EXPECT_EQ(restored, std::min<uint64_t>(budget.restore_rows, restore_left));
   }
 }
 

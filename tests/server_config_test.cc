@@ -69,6 +69,7 @@ void ExpectEveryFieldIsSet(const ServerConfig& config) {
   EXPECT_EQ(config.max_tokens_default, 9u);
   EXPECT_EQ(config.restore_policy, "cake");
   EXPECT_TRUE(config.recalibrate);
+  EXPECT_EQ(config.restore_share_percent, 35u);
   EXPECT_EQ(config.log_level, "error");
   EXPECT_EQ(LogLevelOf(config), LogLevel::kError);
   EXPECT_EQ(config.trace_file, "t.json");
@@ -101,6 +102,7 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
                                           "--max-tokens-default=9",
                                           "--restore-policy=cake",
                                           "--recalibrate",
+                                          "--restore-share=35",
                                           "--log-level=error",
                                           "--trace=t.json"});
   ASSERT_TRUE(line.ok()) << line.status().message();
@@ -117,7 +119,8 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
       "host_blocks: 'copied' host_pages: 'locked' disk_dir: '/var/lib/cairn' durability: 'os'\n"
       "disk_memory_bytes: 67108864 disk_bandwidth_limit: 20971520 threads: 5\n"
       "max_concurrent: 6 prefill_chunk_tokens: 512 max_tokens_default: 9\n"
-      "restore_policy: 'cake' recalibrate: true log_level: 'error' trace_file: 't.json'",
+      "restore_policy: 'cake' recalibrate: true restore_share_percent: 35\n"
+      "log_level: 'error' trace_file: 't.json'",
       "cairn.conf", config);
   ASSERT_TRUE(status.ok()) << status.message();
   ExpectEveryFieldIsSet(config);
@@ -137,6 +140,8 @@ TEST(ServerConfig, FlagsOverrideTheFileAndTheFileTheDefaults) {
 TEST(ServerConfig, BoundsAreNamedWithFlagLimitAndValue) {
   EXPECT_EQ(ErrorOf({"--max-concurrent", "0"}), "--max-concurrent: must be in 1..1024, is 0");
   EXPECT_EQ(ErrorOf({"--prefill-chunk", "8193"}), "--prefill-chunk: must be in 16..8192, is 8193");
+  EXPECT_EQ(ErrorOf({"--restore-share", "96"}), "--restore-share: must be in 1..95, is 96");
+  EXPECT_EQ(ErrorOf({"--restore-share", "0"}), "--restore-share: must be in 1..95, is 0");
   EXPECT_EQ(ErrorOf({"--threads", "1025"}),
             "--threads: must be in 1..256 or 0 (one a core), is 1025");
   EXPECT_EQ(ErrorOf({"--device-memory", "4KiB"}),

@@ -22,7 +22,7 @@ class HookedOps final : public Ops {
     return inner_->Pack(view);
   }
   void Embed(const EmbedArgs& args, Stream& stream) override {
-    if (hooks_.on_pass) hooks_.on_pass();
+    if (hooks_.on_pass) hooks_.on_pass(args.row_count);
     inner_->Embed(args, stream);
   }
   void RmsNorm(const RmsNormArgs& args, Stream& stream) override { inner_->RmsNorm(args, stream); }
@@ -71,18 +71,28 @@ EngineParts MakeHookedEngine(const HookedEngineOptions& options, const Clock& cl
                               .logits_max = config.concurrent_max};
   std::unique_ptr<Model> model =
       Must(Model::Create(checkpoint, std::move(backend), limits, nullptr));
+  const Digest fingerprint = DigestOf(options.model_path);
+  std::unique_ptr<SpillStore> spill;
+  if (options.open_spill) {
+    spill = Must(options.open_spill(fingerprint, model->kv_layout(), [] {}));
+  }
   std::unique_ptr<BlockStore> blocks = Must(
       BlockStore::Create({.device_blocks_max = options.device_blocks, .verify_duplicates = true},
-                         model->kv_layout(), model->device(), clock));
-  auto restores = std::make_unique<PlannedRestores>(
-      RestoreSettings{.policy = RestorePolicy::kLoadAll}, *blocks, clock);
+                         model->kv_layout(), model->device(), clock, std::move(spill)));
+  std::unique_ptr<RestoreStrategy> restores;
+  if (options.make_restores) {
+    restores = options.make_restores(*blocks);
+  } else {
+    restores = std::make_unique<PlannedRestores>(RestoreSettings{.policy = RestorePolicy::kLoadAll},
+                                                 *blocks, clock);
+  }
   return {.model = std::move(model),
           .blocks = std::move(blocks),
           .restores = std::move(restores),
           .tokenizer = std::move(tokenizer),
           .chat_template = std::move(chat_template),
           .model_info = {},
-          .fingerprint = DigestOf(options.model_path),
+          .fingerprint = fingerprint,
           .trace = nullptr};
 }
 

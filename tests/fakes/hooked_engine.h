@@ -9,13 +9,14 @@
 #include "base/clock.h"
 #include "engine/engine_config.h"
 #include "engine/engine_parts.h"
+#include "engine/load.h"
 #include "kernels/ops.h"
 
 namespace cairn {
 
 // Called on the engine thread; an empty one is not called.
 struct OpsHooks {
-  std::function<void()> on_pass;  // before a forward pass begins
+  std::function<void(uint32_t row_count)> on_pass;  // before a forward pass begins
   // With the logits of a pass, [row_count, vocabulary], before they are sampled.
   std::function<void(std::span<float> logits, uint32_t row_count)> on_logits;
 };
@@ -25,6 +26,8 @@ struct HookedEngineOptions {
   uint32_t device_blocks = 64;
   EngineConfig config;  // context_length included
   OpsHooks hooks;
+  SpillOpener open_spill;              // empty: there is no disk tier
+  RestoreStrategyMaker make_restores;  // empty: loads whatever can be loaded
 };
 
 // Parts on the CPU backend with one thread, as LoadEngine would make them, except for the hooks.

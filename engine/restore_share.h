@@ -1,0 +1,43 @@
+// How much of the time restores may take from running streams. What the streams lose is what the
+// rows of restores add to their passes; it stays below a share of the whole. So over any while the
+// streams run at 1 - share of the rate that they would have without restores, but for one block.
+//
+// A token bucket in seconds: a pass with decode rows earns share / (1 - share) of what it took
+// without the rows of restores, and those cost what they took. What a pass earns may be spent on
+// the next one, by whole blocks and on one at least; what is overspent is paid back before the next
+// rows. When no stream runs there is no limit, and nothing is earned or owed.
+// Threads: the engine thread only.
+#pragma once
+
+#include <cstdint>
+
+#include "offload/pass_fit.h"
+
+namespace cairn {
+
+class RestoreShare {
+ public:
+  // 0 < share < 1.
+  RestoreShare(double share, uint32_t block_tokens);
+
+  // What passes cost, by the latest fit. Until then every row of a pass costs the same, and rows
+  // are let in block by block.
+  void SetCosts(const PassCosts& costs) { costs_ = costs; }
+
+  // At most `row_max`: the rows of restores that may join a pass of `decode_rows`, when the first
+  // of them is at `position`.
+  uint32_t RowsMax(uint32_t decode_rows, uint32_t position, uint32_t row_max) const;
+
+  // A pass was made; `restored` of it are the rows of restores.
+  void Note(const PassSample& pass, const PassSample& restored, uint32_t decode_rows);
+
+ private:
+  double Predict(uint32_t rows, double position_sum) const;
+
+  const double earned_;  // a second without restores
+  const uint32_t block_tokens_;
+  PassCosts costs_{.token_s = 1};  // only ratios count
+  double saved_s_ = 0;             // below zero: owed
+};
+
+}  // namespace cairn

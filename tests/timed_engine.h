@@ -1,0 +1,163 @@
+// An engine of real parts in a world where time passes as a test says: a pass takes what its rows
+// cost, a load from disk what the test wants, nothing else takes any.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine_core.h"
+#include "engine/planned_restores.h"
+#include "tests/engine_harness.h"
+#include "tests/fakes/fake_clock.h"
+#include "tests/fakes/hooked_engine.h"
+#include "tests/fakes/timed_disk.h"
+
+namespace cairn {
+
+inline std::chrono::nanoseconds Seconds(double seconds) {
+  return std::chrono::nanoseconds(std::llround(seconds * 1e9));
+}
+
+// Remembers when its tokens came.
+class TimedSink final : public TokenSink {
+ public:
+  explicit TimedSink(const Clock& clock) : clock_(clock), began_(clock.Now()) {}
+  bool OnTokens(StreamUpdate update) override {
+    for (const uint32_t token : update.token_ids) {
+      tokens.push_back(token);
+      times.push_back(clock_.Now());
+    }
+    return true;
+  }
+  void OnEnd(StreamEnd stream_end) override { end = std::move(stream_end); }
+
+  double first_token_s() const {
+    return std::chrono::duration<double>(times.at(0) - began_).count();
+  }
+  size_t CountWithin(Clock::Monotonic begin, Clock::Monotonic end_time) const {
+    return static_cast<size_t>(std::ranges::count_if(
+        times, [&](Clock::Monotonic time) { return time > begin && time <= end_time; }));
+  }
+
+  std::vector<uint32_t> tokens;
+  std::vector<Clock::Monotonic> times;
+  std::optional<StreamEnd> end;
+
+ private:
+  const Clock& clock_;
+  const Clock::Monotonic began_;
+};
+
+struct TimedEngineOptions {
+  PassCosts pass{.pass_s = 0.002, .sweep_s = 0.004, .token_s = 0.001};  // positions cost nothing
+  RestorePolicy policy = RestorePolicy::kCairn;
+  uint32_t device_blocks = 600;
+  uint32_t prefill_chunk = 64;
+  uint32_t restore_share = 20;
+};
+
+class TimedEngine {
+ public:
+  explicit TimedEngine(const TimedEngineOptions& options = {}) : pass(options.pass) {
+    const std::string path = scratch_.File("tiny.gguf");
+    WriteTinyModel(path, {.layers = 1});
+    config_.context_length = 2048;
+    config_.prefill_chunk = options.prefill_chunk;
+    config_.restore_share = options.restore_share;
+    HookedEngineOptions hooked{
+        .model_path = path, .device_blocks = options.device_blocks, .config = config_};
+    hooked.hooks.on_pass = [this](uint32_t rows) {
+      clock.Advance(Seconds(pass.FixedSeconds(rows)));
+    };
+    hooked.open_spill = [this](const Digest&, const KvLayout& layout, auto) {
+      auto made = std::make_unique<TimedDisk>(clock, layout.block_bytes());
+      disk_ = made.get();
+      return Result<std::unique_ptr<SpillStore>>(std::move(made));
+    };
+    hooked.make_restores = [this, &options](const BlockStore& store) {
+      auto restores =
+          std::make_unique<PlannedRestores>(RestoreSettings{.policy = options.policy,
+                                                            .chunk_tokens = options.prefill_chunk,
+                                                            .share = options.restore_share / 100.0},
+                                            store, clock);
+      for (const uint32_t rows : {16u, 24u, 32u, 64u}) {
+        restores->Learn({.rows = rows, .seconds = pass.FixedSeconds(rows)});
+      }
+      return restores;
+    };
+    EngineParts parts = MakeHookedEngine(hooked, clock);
+    blocks_ = parts.blocks.get();
+    core_ = std::make_unique<EngineCore>(std::move(parts), config_, clock, 42);
+  }
+
+  EngineCore& core() { return *core_; }
+  BlockStore& blocks() { return *blocks_; }
+  TimedDisk& disk() { return *disk_; }
+
+  void Create(const std::string& id, const std::vector<uint32_t>& tokens) {
+    ASSERT_TRUE(core_->CreateSession({.id = id}, Encode(tokens)).ok());
+  }
+  std::shared_ptr<TimedSink> Start(const std::string& id, const std::vector<uint32_t>& content,
+                                   uint32_t count) {
+    auto sink = std::make_shared<TimedSink>(clock);
+    DecodeRequest request{.id = id, .max_tokens = count, .sampling = Greedy()};
+    if (!content.empty()) request.content = content;
+    last_stream_ = SequenceId(next_id_++);
+    core_->Decode({last_stream_, sink, clock.Now()}, request, Encode(request.content));
+    return sink;
+  }
+  SequenceId last_stream() const { return last_stream_; }
+  SequenceId NextId() { return SequenceId(next_id_++); }
+
+  // A session of so many whole blocks that is on disk, or nowhere.
+  void Prepare(const std::string& id, uint64_t seed, uint32_t block_count,
+               Tier tier = Tier::kDisk) {
+    Create(id, RandomTokens(seed, size_t{block_count} * 16));
+    const auto sink = Start(id, {}, 1);
+    RunUntil([&] { return sink->end.has_value(); });
+    EXPECT_TRUE(Suspend(*core_, id, tier).ok());
+  }
+
+  // A step; while there is nothing to do, some time passes.
+  void Step() {
+    if (!core_->Step()) clock.Advance(std::chrono::microseconds(100));
+  }
+  void RunUntil(const std::function<bool()>& done, int steps_max = 100'000) {
+    while (!done()) {
+      ASSERT_GT(--steps_max, 0) << "it does not come";
+      Step();
+    }
+    core_->CheckInvariants();
+  }
+  void RunFor(double seconds) {
+    const Clock::Monotonic end = clock.Now() + Seconds(seconds);
+    RunUntil([&] { return clock.Now() >= end; });
+  }
+
+  FakeClock clock;
+  PassCosts pass;  // what passes take from now on
+
+ private:
+  EncodedContent Encode(const Content& content) {
+    Result<EncodedContent> encoded = core_->encoder().Encode(content);
+    EXPECT_TRUE(encoded.ok()) << encoded.status().ToString();
+    return *std::move(encoded);
+  }
+
+  ScratchFolder scratch_;
+  EngineConfig config_;
+  BlockStore* blocks_ = nullptr;
+  TimedDisk* disk_ = nullptr;
+  std::unique_ptr<EngineCore> core_;
+  uint64_t next_id_ = 0;
+  SequenceId last_stream_;
+};
+
+}  // namespace cairn
