@@ -159,7 +159,6 @@ class Runner {
   std::vector<BatchSegment> segments_;
   RunnerCounts counts_;
   RestoreLog restore_log_;
-  std::chrono::nanoseconds recompute_time_{0};  // of a block; 0: not known yet
 
   mutable std::mutex states_mutex_;
   std::vector<SequenceState> states_;  // under states_mutex_

@@ -1,4 +1,6 @@
 // How contexts come back: what the strategy decided, as it is carried out.
+#include <algorithm>
+
 #include "engine/runner.h"
 
 namespace cairn {
@@ -64,7 +66,6 @@ Result<bool> Runner::ReviseAndSettle(Sequence& sequence) {
   return blocks.is_loading();
 }
 
-// What a pass took: of a block, from the passes that had many rows.
 void Runner::LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseconds forward_time) {
   PassSample sample{.seconds = std::chrono::duration<double>(forward_time).count()};
   for (const BatchSegment& segment : segments_) {
@@ -81,12 +82,11 @@ void Runner::LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseco
   }
   restore_share_.Note(sample, restored, decode_rows);
   if (sample.seconds > 0) restores_.Learn(sample);
+  const std::optional<PassCosts> costs = restores_.pass_costs();
+  if (!costs) return;
   const uint32_t block_tokens = store_.layout().block_tokens;
-  if (sample.rows < 2 * block_tokens) return;
-  const std::chrono::nanoseconds of_a_block = forward_time * block_tokens / sample.rows;
-  recompute_time_ =
-      recompute_time_.count() == 0 ? of_a_block : (7 * recompute_time_ + of_a_block) / 8;
-  store_.SetRecomputeTime(recompute_time_);
+  const uint32_t chunk_tokens = std::max(config_.prefill_chunk, block_tokens);
+  store_.SetRecomputePrice(RecomputePriceOf(*costs, chunk_tokens, block_tokens));
 }
 
 }  // namespace cairn

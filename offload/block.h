@@ -67,7 +67,7 @@ struct BlockMeta {
   uint32_t first_position = 0;
   uint32_t token_count = 0;
   uint32_t priority = 0;
-  bool reused = false;              // it was found again
+  uint32_t reuse_count = 0;         // how often it was found again
   bool reused_since_spill = false;  // the same, counted from when its record was written
   bool doomed = false;              // to be dropped when the move that reads it is over
   uint64_t seal_order = 0;

@@ -213,7 +213,8 @@ Hold BlockStore::MatchOne(const BlockKey& root, std::span<const uint32_t> tokens
 Hold BlockStore::AcquireForUse(BlockId id, uint32_t priority) {
   BlockMeta& meta = At(id);
   meta.priority = priority;
-  meta.reused = meta.reused_since_spill = true;
+  ++meta.reuse_count;
+  meta.reused_since_spill = true;
   meta.doomed = false;
   return Acquire(id);
 }
@@ -248,15 +249,15 @@ BlockNeed BlockStore::NeedOf(const BlockKey& root, std::span<const uint32_t> tok
   CHECK(block_count >= tokens.size() / layout_.block_tokens);
   BlockNeed need{.missing = block_count,
                  .available = free_count() + evictable_count(),
-                 .lossless = free_count() + Count(Standing::kClean)};
+                 .lossless = free_count() + lossless_count()};
   for (const PrefixIndex::Entry* entry : PathOf(root, tokens)) {
     if (!entry->block.valid()) continue;
     const BlockMeta& meta = At(entry->block);
     const Standing standing = StandingOf(meta);
     if (standing == Standing::kCold && !meta.load.valid()) continue;
     --need.missing;
-    need.available -= standing == Standing::kClean || standing == Standing::kDirty;
-    need.lossless -= standing == Standing::kClean;
+    need.available -= IsEvictable(standing);
+    need.lossless -= IsLossless(standing);
   }
   return need;
 }
@@ -303,7 +304,7 @@ std::optional<PartialBlock> BlockStore::CopyPrefix(const BlockKey& parent,
   stream.Wait(kept.ready());
   stream.Copy(copy.writable_address(), kept.address(), layout_.block_bytes());
   At(copy.id()).ready = stream.Record();
-  At(source.block).reused = true;
+  ++At(source.block).reuse_count;
   ++counts_.prefix_copies;
   return PartialBlock{std::move(copy), source.token_count};
 }
@@ -361,7 +362,7 @@ Hold BlockStore::SealAgain(Hold filling, BlockId equal_id, uint32_t priority) {
     VerifyDuplicate(meta, equal_meta);
   }
   equal_meta.priority = std::max(equal_meta.priority, priority);
-  equal_meta.reused = true;
+  ++equal_meta.reuse_count;
   ++counts_.duplicate_seals;
   filling.Release();
   return equal;

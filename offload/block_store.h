@@ -51,7 +51,9 @@
 #include "kernels/kv_layout.h"
 #include "offload/block.h"
 #include "offload/block_key.h"
+#include "offload/block_prices.h"
 #include "offload/disk_tier.h"
+#include "offload/eviction.h"
 #include "offload/flow_meter.h"
 #include "offload/prefix_index.h"
 #include "offload/slot_pool.h"
@@ -66,6 +68,7 @@ struct OffloadConfig {
   // to the device first.
   bool host_in_place = true;
   bool lock_host = false;  // the host pool is never swapped out
+  EvictionPolicy eviction = EvictionPolicy::kPrices;
   // Compares the bytes of two blocks that are sealed with equal tokens (CHECK): the determinism law
   // says that they are equal. Costly; for tests.
   bool verify_duplicates = false;
@@ -153,7 +156,7 @@ struct PartialBlock {
 struct BlockNeed {
   uint32_t missing = 0;    // slots: for blocks that are not resident, nor on their way
   uint32_t available = 0;  // slots that could be had once those that are there are held
-  uint32_t lossless = 0;   // of these, slots that cost no block its last copy
+  uint32_t lossless = 0;   // of these, slots that cost no block a last copy that is worth writing
 };
 
 class BlockStore {
@@ -242,8 +245,8 @@ class BlockStore {
 
   // Ends moves that are over. True when there were any.
   bool Poll();
-  // Writes some idle blocks further down ahead of need, when few slots are left that could be had
-  // without a loss. Once a step.
+  // Writes some idle blocks further down ahead of need: those among the next to go that it pays to
+  // write. Once a step.
   void WriteBack();
   // Writes every idle block that has no copy on disk, the most valuable first. `done` as in
   // Suspend.
@@ -254,8 +257,8 @@ class BlockStore {
   bool has_departures() const { return !departures_.empty(); }
   // Calls `done` of all of them now; what is under way goes on.
   void EndDepartures();
-  // Computing a block takes about so long: what it is weighed against.
-  void SetRecomputeTime(std::chrono::nanoseconds time);
+  // Computing a block costs so much: what copies of it are weighed against.
+  void SetRecomputePrice(const RecomputePrice& price) { recompute_price_ = price; }
 
   BlockStoreStats stats() const;
   std::optional<DiskTierStats> disk_stats() const;  // none without a disk tier
@@ -271,8 +274,17 @@ class BlockStore {
  private:
   friend class Hold;
   // What a block is to the accounts of slots.
-  enum class Standing : uint8_t { kFilling, kHeld, kBusy, kClean, kDirty, kCold, kCount };
-  enum class Idle : uint8_t { kAll, kClean, kDirty };
+  enum class Standing : uint8_t {
+    kFilling,
+    kHeld,
+    kBusy,
+    kClean,  // the rest of those that are resident: a tail, or there is a copy further down
+    kCheap,  // or computing it again costs less than writing one
+    kDirty,  // or neither
+    kCold,
+    kCount
+  };
+  enum class Idle : uint8_t { kAll, kLossless, kDirty };
   struct Place {
     Tier tier = Tier::kAbsent;
     SlotId slot;
@@ -316,10 +328,18 @@ class BlockStore {
   Standing StandingOf(const BlockMeta& meta) const;
   uint32_t Count(Standing standing) const { return tally_[static_cast<size_t>(standing)]; }
   uint32_t& Tally(Standing standing) { return tally_[static_cast<size_t>(standing)]; }
-  uint32_t evictable_count() const { return Count(Standing::kClean) + Count(Standing::kDirty); }
+  uint32_t lossless_count() const { return Count(Standing::kClean) + Count(Standing::kCheap); }
+  uint32_t evictable_count() const { return lossless_count() + Count(Standing::kDirty); }
   uint32_t free_count() const;
-  bool has_lower_tier() const { return disk_ || (host_pool_ && !host_in_place_); }
-  bool IsEvictable(BlockId id) const;
+  bool can_demote() const { return host_pool_ && !host_in_place_; }  // ahead of need
+  bool has_lower_tier() const { return disk_ || can_demote(); }
+  double tokens_of_a_block() const { return layout_.block_tokens; }
+  static bool IsLossless(Standing standing) {
+    return standing == Standing::kClean || standing == Standing::kCheap;
+  }
+  static bool IsEvictable(Standing standing) {
+    return IsLossless(standing) || standing == Standing::kDirty;
+  }
   bool IsResident(const BlockMeta& meta) const;
   bool IsHereOrComing(BlockId id) const;
   Origin OriginOf(const BlockMeta& meta) const;
@@ -351,9 +371,6 @@ class BlockStore {
   Hold Acquire(BlockId id);
   Hold AcquireForUse(BlockId id, uint32_t priority);
   void EndHold(BlockId id);
-  void MakeRoom(uint32_t need);
-  bool MakeHostRoom(uint64_t use_order);
-  std::vector<BlockId> RankIdle(uint32_t count, Idle kind) const;
   void Evict(BlockId id);
   bool Drop(BlockId id);
   bool DropCopy(BlockId id, Tier tier);
@@ -366,6 +383,18 @@ class BlockStore {
   void DropCoveredTails(const BlockKey& parent, std::span<const uint32_t> tokens);
   void CheckBlock(BlockId id, const BlockMeta& meta) const;
   void VerifyDuplicate(const BlockMeta& one, const BlockMeta& other) const;
+
+  // What blocks are worth, and who makes room: block_store_worth.cc.
+  BlockPrices PricesNow() const;
+  Origin NextCopyOf(const BlockMeta& meta) const;
+  EvictionCandidate CandidateOf(BlockId id, double cost_s, Clock::Monotonic now) const;
+  std::vector<BlockId> RankIdle(uint32_t count, Idle kind, bool as_if_written = false) const;
+  void MakeRoom(uint32_t need);
+  bool MakeHostRoom(BlockId incoming);
+  std::vector<EvictionCandidate> HostCopies(Idle kind, Clock::Monotonic now) const;
+  double HostCopySaves(const BlockPrices& prices, const BlockMeta& meta) const;
+  void WeighWriting();
+  void WriteDownHost();
 
   // Moves: block_store_moves.cc.
   MoveId NextMove() { return MoveId(next_move_++); }
@@ -420,7 +449,10 @@ class BlockStore {
   FlowMeter host_meter_;           // of those to the device
   std::vector<Leaving> leaving_;
   std::vector<DepartureRef> departures_;  // those whose `done` is still to be called
+  std::optional<RecomputePrice> recompute_price_;
+  uint32_t first_worth_writing_ = 0;  // blocks before this position are not
   Clock::Monotonic last_write_back_;
+  uint64_t written_back_ = 0;            // the use_order_ up to which WriteBack has nothing to do
   std::unique_ptr<Stream> copy_stream_;  // first to go: it may still copy
 };
 

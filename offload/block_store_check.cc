@@ -21,7 +21,7 @@ BlockStoreStats BlockStore::stats() const {
   stats.held_hot = Count(Standing::kHeld);
   stats.busy = Count(Standing::kBusy);
   stats.clean = Count(Standing::kClean);
-  stats.dirty = Count(Standing::kDirty);
+  stats.dirty = Count(Standing::kCheap) + Count(Standing::kDirty);
   stats.cold = Count(Standing::kCold);
   stats.evictable = evictable_count();
   stats.hot = stats.held_hot + stats.busy + stats.evictable;

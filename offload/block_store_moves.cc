@@ -1,7 +1,6 @@
 // Moves of blocks between the tiers: how they begin, and what becomes of them.
 #include <algorithm>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,14 +9,6 @@
 #include "offload/block_store.h"
 
 namespace cairn {
-namespace {
-
-// Of the slots, the share that is kept such that it can be had without a loss.
-constexpr uint32_t kLosslessShare = 4;
-constexpr std::chrono::milliseconds kWriteBackInterval{20};
-constexpr uint32_t kWriteBackMax = 32;  // blocks at a time
-
-}  // namespace
 
 bool BlockStore::CanLoad(const BlockMeta& meta) const {
   if (meta.load.valid() || IsResident(meta)) return false;
@@ -90,7 +81,7 @@ bool BlockStore::BeginSpill(BlockId id, const DepartureRef& departure) {
 bool BlockStore::BeginDemotion(BlockId id, const DepartureRef& departure) {
   BlockMeta& meta = At(id);
   CHECK(meta.device.valid() && !meta.host.valid() && !meta.store.valid());
-  if (!MakeHostRoom(meta.use_order)) return false;
+  if (!MakeHostRoom(id)) return false;
   const Place target{Tier::kHost, host_pool_->Take()};
   const MoveId move = NextMove();
   const Change change(*this, meta);
@@ -106,9 +97,8 @@ bool BlockStore::BeginDemotion(BlockId id, const DepartureRef& departure) {
 }
 
 bool BlockStore::AwaitsRoom(uint32_t count) {
-  const bool may_spill = disk_ && disk_->SpillPays();
-  const bool may_demote = !host_in_place_ && host_pool_;
-  if (!may_spill && !may_demote) return false;
+  const bool may_spill = disk_ && disk_->is_answering();
+  if (!may_spill && !can_demote()) return false;
   uint32_t leaving = LeavingCount();
   if (leaving < count) {
     for (const BlockId id : RankIdle(count - leaving, Idle::kDirty)) {
@@ -133,22 +123,12 @@ uint32_t BlockStore::LeavingCount() const {
   return count;
 }
 
-// Makes a copy of an idle block in the next tier that has room.
+// Makes a copy of an idle block in the next tier that has room, if it pays.
 bool BlockStore::BeginCopyBelow(BlockId id) {
-  const bool to_host = !host_in_place_ && host_pool_ && At(id).tail_tokens.empty();
-  return (to_host && BeginDemotion(id, nullptr)) || BeginSpill(id, nullptr);
-}
-
-void BlockStore::WriteBack() {
-  if (!has_lower_tier()) return;
-  const Clock::Monotonic now = clock_.Now();
-  if (now - last_write_back_ < kWriteBackInterval) return;
-  last_write_back_ = now;
-  const uint32_t wanted = stats().capacity / kLosslessShare + 1;
-  const uint32_t lossless = free_count() + Count(Standing::kClean) + Count(Standing::kBusy);
-  if (lossless >= wanted || Count(Standing::kDirty) == 0) return;
-  const uint32_t count = std::min(wanted - lossless, kWriteBackMax);
-  for (const BlockId id : RankIdle(count, Idle::kDirty)) BeginCopyBelow(id);
+  const BlockMeta& meta = At(id);
+  const bool to_host = can_demote() && meta.tail_tokens.empty();
+  if (to_host && BeginDemotion(id, nullptr)) return true;
+  return meta.first_position >= first_worth_writing_ && BeginSpill(id, nullptr);
 }
 
 void BlockStore::Suspend(const BlockKey& root, std::span<const uint32_t> tokens, Tier tier,
@@ -398,13 +378,15 @@ void BlockStore::Relocate(const DiskTier::Relocation& relocation) {
   FreeIfGone(relocation.block);
 }
 
-// Of a segment that goes for want of room, what was used since it was written gets a second chance.
+// Of a segment that goes for want of room, what was used since it was written, and is worth writing
+// again, gets a second chance.
 void BlockStore::RetireIfDue() {
   while (std::optional<DiskTier::Candidate> candidate = disk_->SegmentToRetire()) {
     std::vector<RecordId> keep;
     std::vector<std::pair<RecordId, BlockId>> gone;
     for (const auto& [record, block] : candidate->records) {
-      const bool was_used = block.valid() && std::exchange(At(block).reused_since_spill, false);
+      const bool was_used = block.valid() && std::exchange(At(block).reused_since_spill, false) &&
+                            At(block).first_position >= first_worth_writing_;
       const bool stays = (candidate->keeps_all || was_used) && keep.size() < candidate->keep_max;
       if (stays) {
         keep.push_back(record);
@@ -417,10 +399,6 @@ void BlockStore::RetireIfDue() {
       Relocate({.block = block, .from = record, .to = RecordId()});
     }
   }
-}
-
-void BlockStore::SetRecomputeTime(std::chrono::nanoseconds time) {
-  if (disk_) disk_->SetRecomputeTime(time);
 }
 
 }  // namespace cairn

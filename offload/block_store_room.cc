@@ -8,16 +8,6 @@
 #include "offload/eviction.h"
 
 namespace cairn {
-namespace {
-
-// One ranking serves this share of the pool's evictions: a full ranking is O(blocks), and ranks
-// change slowly. The ranked blocks are evicted one by one, as slots are needed, not all at once.
-constexpr uint32_t kRankedShare = 64;
-// What it costs to load a block of which there is a copy, over what it costs to compute it.
-constexpr double kReloadShare = 1.0 / 16;
-
-}  // namespace
-
 BlockMeta& BlockStore::At(BlockId id) {
   CHECK(id.value() < blocks_.size() && blocks_[id.value()]);
   return *blocks_[id.value()];
@@ -57,12 +47,9 @@ BlockStore::Standing BlockStore::StandingOf(const BlockMeta& meta) const {
   if (meta.store.valid()) return Standing::kBusy;
   // A tail is computed again in a pass that is due anyway.
   const bool is_tail = !meta.tail_tokens.empty();
-  return is_tail || HasLowerCopy(meta) ? Standing::kClean : Standing::kDirty;
-}
-
-bool BlockStore::IsEvictable(BlockId id) const {
-  const Standing standing = StandingOf(At(id));
-  return standing == Standing::kClean || standing == Standing::kDirty;
+  if (is_tail || HasLowerCopy(meta)) return Standing::kClean;
+  const bool is_cheap = meta.first_position < first_worth_writing_ && !can_demote();
+  return is_cheap ? Standing::kCheap : Standing::kDirty;
 }
 
 std::byte* BlockStore::AddressOf(const BlockMeta& meta) const {
@@ -130,86 +117,10 @@ void BlockStore::EndHold(BlockId id) {
   FreeIfGone(id);
 }
 
-// Evicts `need` blocks; there are so many evictable ones. Those that lose nothing go before all
-// others: a block is worth writing down before it is lost, and that takes until WriteBack or
-// AwaitsRoom has seen to it.
-void BlockStore::MakeRoom(uint32_t need) {
-  CHECK(need <= evictable_count());
-  while (need > 0) {
-    if (victims_.empty()) {
-      const uint32_t count = std::max(need, stats().capacity / kRankedShare);
-      const Idle kind = has_lower_tier() && Count(Standing::kClean) > 0 ? Idle::kClean : Idle::kAll;
-      for (const BlockId id : RankIdle(count, kind)) victims_.push_back({id, At(id).use_order});
-      std::ranges::reverse(victims_);
-    }
-    const Victim victim = victims_.back();
-    victims_.pop_back();
-    const std::optional<BlockMeta>& meta = blocks_[victim.block.value()];
-    const bool still_idle = meta && meta->use_order == victim.use_order;
-    if (!still_idle || !IsEvictable(victim.block)) continue;
-    Evict(victim.block);
-    --need;
-  }
-}
-
-// The `count` evictable blocks of least worth, least first.
-std::vector<BlockId> BlockStore::RankIdle(uint32_t count, Idle kind) const {
-  const Clock::Monotonic now = clock_.Now();
-  std::vector<EvictionCandidate> view;
-  for (uint32_t i = 0; i < blocks_.size(); ++i) {
-    if (!blocks_[i]) continue;
-    const BlockMeta& meta = *blocks_[i];
-    const Standing standing = StandingOf(meta);
-    const bool is_wanted = (standing == Standing::kClean && kind != Idle::kDirty) ||
-                           (standing == Standing::kDirty && kind != Idle::kClean);
-    if (!is_wanted) continue;
-    view.push_back({.block = BlockId(i),
-                    .first_position = meta.first_position,
-                    .token_count = meta.token_count,
-                    .cost_share = HasLowerCopy(meta) ? kReloadShare : 1,
-                    .priority = meta.priority,
-                    .reused = meta.reused,
-                    .idle = now - meta.last_use,
-                    .use_order = meta.use_order});
-  }
-  return PickVictims(view, count);
-}
-
-// A free slot in the host pool for a block that was last used at `use_order`, if there is one, or
-// another block can leave its own: without a loss or, where there is no disk, because it has not
-// been used for longer. (A copy that is the reason why its block may leave the device stays: taking
-// it would only move the need from one block to the other.)
-bool BlockStore::MakeHostRoom(uint64_t use_order) {
-  if (!host_pool_) return false;
-  if (host_pool_->free_count() > 0) return true;
-  BlockId victim;
-  for (uint32_t i = 0; i < blocks_.size(); ++i) {
-    if (!blocks_[i]) continue;
-    const BlockMeta& meta = *blocks_[i];
-    const bool is_used = meta.store.valid() || meta.load.valid();
-    if (!meta.host.valid() || is_used) continue;
-    const bool is_only_host = meta.hold_count == 0 && !meta.device.valid();
-    const bool is_spare = meta.hold_count > 0 && meta.device.valid();
-    const bool is_older = !disk_ && meta.use_order < use_order;
-    if (!is_spare && !(is_only_host && (meta.record.valid() || is_older))) continue;
-    if (!victim.valid() || meta.use_order < At(victim).use_order) victim = BlockId(i);
-  }
-  if (!victim.valid()) return false;
-  BlockMeta& meta = At(victim);
-  {
-    const Change change(*this, meta);
-    host_pool_->Give(std::exchange(meta.host, SlotId()));
-  }
-  ++counts_.evictions;
-  counts_.losses += IsAbsent(meta);
-  FreeIfGone(victim);
-  return true;
-}
-
 // The block leaves the slot where it is resident.
 void BlockStore::Evict(BlockId id) {
   BlockMeta& meta = At(id);
-  CHECK(IsEvictable(id));
+  CHECK(IsEvictable(StandingOf(meta)));
   ++counts_.evictions;
   {
     const Change change(*this, meta);

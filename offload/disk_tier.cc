@@ -56,12 +56,12 @@ void DiskTier::Adopt(RecordId record, BlockId block) {
 
 bool DiskTier::TakesLoads() const { return !hangs_ && health_.is_up(); }
 
-bool DiskTier::SpillPays() const {
-  if (hangs_) return false;
-  if (recompute_time_.count() == 0) return true;
+double DiskTier::write_s() const {
   const auto time = counts_.spills < kTrustedMin ? nanoseconds(0) : counts_.spill_time;
-  return std::max(time, LimitedTime()) <= recompute_time_;
+  return std::chrono::duration<double>(std::max(time, LimitedTime())).count();
 }
+
+bool DiskTier::write_is_due() const { return clock_.Now() - last_spill_ >= kProbeInterval; }
 
 // What a block takes at least under the limit on the bandwidth.
 nanoseconds DiskTier::LimitedTime() const {
@@ -77,8 +77,7 @@ LoadFlow DiskTier::load_flow() const {
 }
 
 bool DiskTier::TakesSpills() const {
-  if (hangs_ || !health_.is_up() || !HasRoomFor(store_->stats().record_bytes)) return false;
-  return SpillPays() || clock_.Now() - last_spill_ >= kProbeInterval;
+  return !hangs_ && health_.is_up() && HasRoomFor(store_->stats().record_bytes);
 }
 
 bool DiskTier::HasRoomFor(uint64_t bytes) const {

@@ -2,12 +2,11 @@
 // which block's record, says when a segment has to go, and whether the disk is worth using at all.
 //
 // Orders are refused while the disk fails (TierHealth), hangs, or has no room. A disk that answers
-// nothing for `patience` hangs: what waits for it is given up, and what it was about to write to
+// nothing for kPatience hangs: what waits for it is given up, and what it was about to write to
 // is kept until it answers after all.
 //
-// A spill pays when writing takes no longer than computing a block again, as measured. Once a
-// second one goes though it does not pay, so that a disk that recovered is noticed. Whether a load
-// pays is not decided here (restore_planner.h). Threads: the engine thread only.
+// What pays is not decided here (block_prices.h, restore_planner.h). Threads: the engine thread
+// only.
 #pragma once
 
 #include <chrono>
@@ -55,11 +54,15 @@ class DiskTier {
   std::vector<FoundRecord> TakeFound();
   void Adopt(RecordId record, BlockId block);
 
-  // Whether a block may be loaded now; or written, at this price.
+  // Whether a block may be loaded now, or written.
   bool TakesLoads() const;
   bool TakesSpills() const;
-  // Writing takes no longer than computing again, and the disk answers.
-  bool SpillPays() const;
+  // It does what it was ordered to, sooner or later.
+  bool is_answering() const { return !hangs_; }
+  // Writing a block takes so many seconds, with the limit on the bandwidth; 0: not known yet.
+  double write_s() const;
+  // Nothing was written for so long that what is known of writing may not be true any more.
+  bool write_is_due() const;
   // A segment is going, so there will be more room.
   bool makes_room() const { return retiring_.has_value() && !hangs_; }
   // Orders under a name of the caller's. `payload` stays until the outcome.
@@ -72,9 +75,6 @@ class DiskTier {
   bool Cancel(MoveId move);
   // Nobody wants the record any more.
   void Forget(RecordId record);
-
-  // Computing one block again takes about so long.
-  void SetRecomputeTime(std::chrono::nanoseconds time) { recompute_time_ = time; }
 
   // What became of orders. An order that was given up has two outcomes: first this, later
   // kReleased.
@@ -151,7 +151,6 @@ class DiskTier {
   Clock::Monotonic last_progress_;
   FlowMeter load_meter_;
   Clock::Monotonic last_spill_;
-  std::chrono::nanoseconds recompute_time_{0};
   DiskTierStats counts_;
 };
 

@@ -4,34 +4,53 @@
 #include <cmath>
 #include <tuple>
 
+#include "base/check.h"
 #include "offload/block.h"
 
 namespace cairn {
 
 double Worth(const EvictionCandidate& candidate) {
-  const double cost = candidate.token_count * candidate.cost_share *
-                      (1 + candidate.first_position / kCostDoublingTokens);
   const double wish = std::exp2((static_cast<double>(candidate.priority) - kPriorityDefault) / 10);
-  const double reuse = candidate.reused ? kReusedFactor : 1;
+  const double reuse = candidate.reuse_count > 0 ? kReusedFactor : 1;
   const std::chrono::duration<double> idle =
       std::max<std::chrono::nanoseconds>(candidate.idle, kIdleMin);
-  return cost * wish * reuse / idle.count();
+  return candidate.cost_s * wish * reuse / idle.count();
 }
 
-std::vector<BlockId> PickVictims(std::span<const EvictionCandidate> view, uint32_t need) {
+namespace {
+
+// The least go first.
+double RankUnder(EvictionPolicy policy, const EvictionCandidate& candidate) {
+  switch (policy) {
+    case EvictionPolicy::kPrices:
+    case EvictionPolicy::kFixed:
+      return Worth(candidate);
+    case EvictionPolicy::kLru:
+      return 0;
+    case EvictionPolicy::kFifo:
+      return static_cast<double>(candidate.seal_order);
+    case EvictionPolicy::kLfu:
+      return candidate.reuse_count;
+  }
+  CHECK(false);
+}
+
+}  // namespace
+
+std::vector<BlockId> PickVictims(std::span<const EvictionCandidate> view, uint32_t need,
+                                 EvictionPolicy policy) {
   struct Ranked {
-    double worth;
+    double rank;
     uint64_t use_order;
     BlockId block;
     bool operator<(const Ranked& other) const {
-      return std::tie(worth, use_order, block) <
-             std::tie(other.worth, other.use_order, other.block);
+      return std::tie(rank, use_order, block) < std::tie(other.rank, other.use_order, other.block);
     }
   };
   std::vector<Ranked> ranked;
   ranked.reserve(view.size());
   for (const EvictionCandidate& candidate : view) {
-    ranked.push_back({Worth(candidate), candidate.use_order, candidate.block});
+    ranked.push_back({RankUnder(policy, candidate), candidate.use_order, candidate.block});
   }
   const size_t count = std::min<size_t>(need, ranked.size());
   const auto end = ranked.begin() + static_cast<std::ptrdiff_t>(count);

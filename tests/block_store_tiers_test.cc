@@ -157,7 +157,9 @@ class History {
     if (spill_ == nullptr) return;
     spill_->options.hangs = rng_.Chance(0.1);
     if (spill_->options.hangs && rng_.Chance(0.5)) clock_.Advance(2 * DiskTier::kPatience);
-    store_->SetRecomputeTime(std::chrono::microseconds(rng_.Chance(0.2) ? 100 : 10000));
+    // Nothing, the later blocks, or everything is worth a write of 700 us.
+    constexpr RecomputePrice kPrices[] = {{1e-4, 0}, {5e-4, 2e-5}, {1e-2, 1e-6}};
+    store_->SetRecomputePrice(kPrices[rng_.Below(3)]);
   }
 
   Run* AnyRun() { return runs_.empty() ? nullptr : &runs_[rng_.Below(runs_.size())]; }

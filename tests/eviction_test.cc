@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "offload/block_prices.h"
 
 namespace cairn {
 namespace {
@@ -19,20 +20,13 @@ using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
 EvictionCandidate Typical() {
-  return {.block = BlockId(0),
-          .first_position = 1024,
-          .token_count = 16,
-          .priority = 50,
-          .idle = seconds(60),
-          .use_order = 1};
+  return {.block = BlockId(0), .cost_s = 0.01, .priority = 50, .idle = seconds(60), .use_order = 1};
 }
 
-TEST(Worth, GrowsWithWhatItCostsToBringBack) {
-  EvictionCandidate later = Typical(), shorter = Typical();
-  later.first_position += 16;
-  shorter.token_count = 3;
-  EXPECT_GT(Worth(later), Worth(Typical()));
-  EXPECT_LT(Worth(shorter), Worth(Typical()));
+TEST(Worth, IsProportionalToTheCost) {
+  EvictionCandidate dear = Typical();
+  dear.cost_s *= 3;
+  EXPECT_DOUBLE_EQ(Worth(dear), 3 * Worth(Typical()));
 }
 
 TEST(Worth, FallsWithIdleTime) {
@@ -51,7 +45,9 @@ TEST(Worth, TenPointsOfPriorityDoubleIt) {
 
 TEST(Worth, ReuseCounts) {
   EvictionCandidate reused = Typical();
-  reused.reused = true;
+  reused.reuse_count = 1;
+  EXPECT_DOUBLE_EQ(Worth(reused), kReusedFactor * Worth(Typical()));
+  reused.reuse_count = 2;
   EXPECT_DOUBLE_EQ(Worth(reused), kReusedFactor * Worth(Typical()));
 }
 
@@ -65,12 +61,12 @@ std::vector<EvictionCandidate> RandomView(Rng& rng, uint32_t count) {
   std::vector<EvictionCandidate> view;
   for (uint32_t i = 0; i < count; ++i) {
     view.push_back({.block = BlockId(i),
-                    .first_position = static_cast<uint32_t>(rng.Below(500) * 16),
-                    .token_count = static_cast<uint32_t>(rng.Chance(0.9) ? 16 : 1 + rng.Below(15)),
+                    .cost_s = 0.001 * static_cast<double>(rng.Below(40)),
                     .priority = static_cast<uint32_t>(rng.Below(11) * 10),
-                    .reused = rng.Chance(0.5),
+                    .reuse_count = static_cast<uint32_t>(rng.Below(3)),
                     .idle = milliseconds(rng.Below(100000)),
-                    .use_order = i + 1});
+                    .use_order = i + 1,
+                    .seal_order = count - i});
   }
   return view;
 }
@@ -128,18 +124,36 @@ TEST(PickVictims, AnIdleChainGoesFromItsBeginning) {
   for (uint32_t i = 0; i < 100; ++i) {
     view.push_back(Typical());
     view.back().block = BlockId(i);
-    view.back().first_position = i * 16;
+    view.back().cost_s = BlockPrices().Recompute(i * 16);
     view.back().use_order = i + 1;
   }
   const std::vector<BlockId> victims = PickVictims(view, 40);
   for (uint32_t i = 0; i < 40; ++i) EXPECT_EQ(victims[i], BlockId(i));
 }
 
+TEST(PickVictims, RivalsGoByTheirOwnOrder) {
+  std::vector<EvictionCandidate> view(4, Typical());
+  for (uint32_t i = 0; i < 4; ++i) view[i].block = BlockId(i);
+  view[0].use_order = 7, view[0].seal_order = 1, view[0].reuse_count = 2;
+  view[1].use_order = 5, view[1].seal_order = 4, view[1].reuse_count = 1;
+  view[2].use_order = 6, view[2].seal_order = 3, view[2].reuse_count = 1;
+  view[3].use_order = 8, view[3].seal_order = 2, view[3].reuse_count = 0;
+  for (uint32_t i = 0; i < 4; ++i) view[i].cost_s = 0.01 * (4 - i);
+  const auto all = [&](EvictionPolicy policy) {
+    std::vector<uint32_t> order;
+    for (const BlockId block : PickVictims(view, 4, policy)) order.push_back(block.value());
+    return order;
+  };
+  EXPECT_EQ(all(EvictionPolicy::kLru), (std::vector<uint32_t>{1, 2, 0, 3}));
+  EXPECT_EQ(all(EvictionPolicy::kFifo), (std::vector<uint32_t>{0, 3, 2, 1}));
+  EXPECT_EQ(all(EvictionPolicy::kLfu), (std::vector<uint32_t>{3, 1, 2, 0}));
+  EXPECT_EQ(all(EvictionPolicy::kFixed), (std::vector<uint32_t>{3, 2, 1, 0}));
+}
+
 // A cache of whole conversations' blocks under a policy; hit rates are in blocks.
 class CacheSim {
  public:
-  enum class Policy { kWorth, kLru };
-  CacheSim(Policy policy, uint32_t capacity) : policy_(policy), capacity_(capacity) {}
+  CacheSim(EvictionPolicy policy, uint32_t capacity) : policy_(policy), capacity_(capacity) {}
 
   // One turn of a session at time `now`: all its blocks are wanted, the missing ones are made.
   // Returns how many were there.
@@ -150,11 +164,11 @@ class CacheSim {
       auto [it, is_new] = blocks_.try_emplace(name);
       EvictionCandidate& block = it->second;
       if (is_new) {
-        block = {.block = BlockId(name), .first_position = i * 16, .token_count = 16};
-        block.priority = 50;
+        block = {.block = BlockId(name), .cost_s = BlockPrices().Recompute(i * 16)};
+        block.priority = kPriorityDefault;
       } else {
         ++hits;
-        block.reused = true;
+        ++block.reuse_count;
       }
       block.use_order = ++order_;
       last_use_[name] = now;
@@ -175,16 +189,12 @@ class CacheSim {
     for (const auto& [name, block] : blocks_) {
       view.push_back(block);
       view.back().idle = now - last_use_[name];
-      if (policy_ == Policy::kLru) {  // worth falls with idle time alone, ties with use order
-        view.back().first_position = 0;
-        view.back().reused = false;
-      }
     }
     const auto excess = static_cast<uint32_t>(blocks_.size() - capacity_);
-    for (const BlockId victim : PickVictims(view, excess)) blocks_.erase(victim.value());
+    for (const BlockId victim : PickVictims(view, excess, policy_)) blocks_.erase(victim.value());
   }
 
-  const Policy policy_;
+  const EvictionPolicy policy_;
   const uint32_t capacity_;
   std::unordered_map<uint32_t, EvictionCandidate> blocks_;
   std::unordered_map<uint32_t, nanoseconds> last_use_;
@@ -193,7 +203,7 @@ class CacheSim {
 
 // Eight sessions of 50 blocks talk in turns in a pool of 600; then 60 documents of 50 blocks, five
 // times the pool, are read once each while the sessions pause.
-uint32_t HotBlocksAfterScan(CacheSim::Policy policy) {
+uint32_t HotBlocksAfterScan(EvictionPolicy policy) {
   CacheSim cache(policy, 600);
   nanoseconds now = seconds(1);
   for (int turn = 0; turn < 3; ++turn) {
@@ -207,13 +217,13 @@ uint32_t HotBlocksAfterScan(CacheSim::Policy policy) {
 }
 
 TEST(EvictionTrace, OnePassOverColdChainsDoesNotFlushTheHotSet) {
-  EXPECT_EQ(HotBlocksAfterScan(CacheSim::Policy::kWorth), 400u);
-  EXPECT_EQ(HotBlocksAfterScan(CacheSim::Policy::kLru), 0u);  // the trace does tell policies apart
+  EXPECT_EQ(HotBlocksAfterScan(EvictionPolicy::kPrices), 400u);
+  EXPECT_EQ(HotBlocksAfterScan(EvictionPolicy::kLru), 0u);  // the trace does tell policies apart
 }
 
 // What was hot and is over gives way to new sessions that come back, in bounded time.
 TEST(EvictionTrace, AFormerHotSetAgesOut) {
-  CacheSim cache(CacheSim::Policy::kWorth, 400);
+  CacheSim cache(EvictionPolicy::kPrices, 400);
   nanoseconds now = seconds(1);
   for (int turn = 0; turn < 10; ++turn) {
     for (uint32_t session = 0; session < 7; ++session) cache.Turn(session, 50, now += seconds(1));
@@ -232,7 +242,7 @@ TEST(EvictionTrace, AFormerHotSetAgesOut) {
 }
 
 // Sessions that return mix with one-shot requests; the policy keeps more of what returns than LRU.
-double HitRate(CacheSim::Policy policy, uint64_t seed) {
+double HitRate(EvictionPolicy policy, uint64_t seed) {
   CacheSim cache(policy, 1000);
   Rng rng(seed);
   nanoseconds now = seconds(1);
@@ -253,8 +263,8 @@ double HitRate(CacheSim::Policy policy, uint64_t seed) {
 
 TEST(EvictionTrace, BeatsLruWhenSessionsMixWithOneShots) {
   for (const uint64_t seed : {1, 2, 3}) {
-    const double worth = HitRate(CacheSim::Policy::kWorth, seed);
-    const double lru = HitRate(CacheSim::Policy::kLru, seed);
+    const double worth = HitRate(EvictionPolicy::kPrices, seed);
+    const double lru = HitRate(EvictionPolicy::kLru, seed);
     RecordProperty("worth_" + std::to_string(seed), std::to_string(worth));
     RecordProperty("lru_" + std::to_string(seed), std::to_string(lru));
     EXPECT_GT(worth, lru + 0.25) << "hit rates " << worth << " and " << lru;
