@@ -44,7 +44,8 @@ Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
                              " to give");
   }
   const RestorePlan plan = planner(store.Survey(root, tokens));
-  std::vector<Hold> found = store.Match(root, tokens, priority, LoadsOf(plan));
+  std::vector<Hold> found = store.Match(root, tokens, priority, LoadsOf(plan), plan.turn);
+  context->turn_ = plan.turn;
   found.resize(block_count);
   auto missing =
       static_cast<uint32_t>(std::ranges::count_if(found, [](const Hold& hold) { return !hold; }));
@@ -121,9 +122,10 @@ Status ContextBlocks::Revise(std::span<const uint32_t> tokens, const Planner& pl
     const bool is_given_up = entries_[block].loading && plan.verdicts[block] == Verdict::kRecompute;
     if (is_given_up) RETURN_IF_ERROR(GiveUpLoad(block, tokens));
   }
+  ChangeTurn(plan.turn);
   for (const uint32_t block : LoadsOf(plan)) {
     if (entries_[block].sealed || entries_[block].filled > 0) continue;
-    Hold hold = store_.MatchOne(root_, tokens, block, priority_);
+    Hold hold = store_.MatchOne(root_, tokens, block, priority_, turn_);
     if (hold) BecomeLoading(block, std::move(hold));
   }
   return Status();
@@ -135,10 +137,19 @@ Status ContextBlocks::GiveUpLoad(size_t block, std::span<const uint32_t> tokens)
   Entry& entry = entries_[block];
   entry.hold.Release();
   Result<std::vector<Hold>> fresh = store_.Reserve(1);
-  if (!fresh.ok()) entry.hold = store_.MatchOne(root_, tokens, block, priority_);
+  if (!fresh.ok()) entry.hold = store_.MatchOne(root_, tokens, block, priority_, turn_);
   if (entry.hold) return Status();
   BecomeMissing(block, fresh.ok() ? std::move(fresh->front()) : Hold());
   return fresh.status();
+}
+
+// What others have asked for sooner stays where it is.
+void ContextBlocks::ChangeTurn(uint32_t turn) {
+  if (turn == turn_) return;
+  for (const Entry& entry : entries_) {
+    if (entry.loading) store_.ChangeTurn(entry.hold.id(), turn_, turn);
+  }
+  turn_ = turn;
 }
 
 // A block that was to be loaded is computed instead.

@@ -122,6 +122,7 @@ class ContextBlocks {
   Status GiveUpLoad(size_t block, std::span<const uint32_t> tokens);
   void BecomeMissing(size_t block, Hold fresh);
   void BecomeLoading(size_t block, Hold hold);
+  void ChangeTurn(uint32_t turn);
   int64_t* FoundTokens(Tier tier);
 
   BlockStore& store_;
@@ -133,6 +134,7 @@ class ContextBlocks {
   size_t first_missing_block_ = 0;
   size_t filled_count_ = 0;  // positions in place over all entries
   size_t loading_count_ = 0;
+  uint32_t turn_ = 0;  // of its loads
   Found found_;
 };
 

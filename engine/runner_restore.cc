@@ -16,9 +16,12 @@ uint32_t Runner::DecodeRowCount() const {
 ContextBlocks::Planner Runner::PlannerFor(const Sequence& sequence) {
   return [this, &sequence](std::span<const Origin> blocks) {
     const size_t old_count = blocks.size() * store_.layout().block_tokens;
-    return restores_.Plan({.blocks = blocks,
-                           .new_tokens = static_cast<uint32_t>(sequence.tokens.size() - old_count),
-                           .decode_rows = DecodeRowCount()});
+    RestorePlan plan =
+        restores_.Plan({.blocks = blocks,
+                        .new_tokens = static_cast<uint32_t>(sequence.tokens.size() - old_count),
+                        .decode_rows = DecodeRowCount()});
+    if (sequence.sink == nullptr) plan.turn = kTurnAhead;
+    return plan;
   };
 }
 

@@ -16,6 +16,7 @@ bool Runner::Step() {
   ReleaseLongPaused();
   SettleRestoring();
   Admit();
+  store_.OrderLoads();
   EndRound();
   NoteStates();
   const std::vector<Work> works = PlanWork();

@@ -202,15 +202,17 @@ std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32
 }
 
 Hold BlockStore::MatchOne(const BlockKey& root, std::span<const uint32_t> tokens, size_t index,
-                          uint32_t priority) {
+                          uint32_t priority, uint32_t turn) {
   const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
   if (index >= path.size() || !path[index]->block.valid()) return Hold();
   const BlockId id = path[index]->block;
-  return IsHereOrComing(id) || BeginLoad(id) ? AcquireForUse(id, priority) : Hold();
+  return IsHereOrComing(id) || BeginLoad(id, turn) ? AcquireForUse(id, priority, turn) : Hold();
 }
 
-// Somebody has asked for the block's tokens.
-Hold BlockStore::AcquireForUse(BlockId id, uint32_t priority) {
+// Somebody has asked for the block's tokens. If it is on its way already, it comes in their turn if
+// that is sooner.
+Hold BlockStore::AcquireForUse(BlockId id, uint32_t priority, uint32_t turn) {
+  ChangeTurn(id, turn, turn);
   BlockMeta& meta = At(id);
   meta.priority = priority;
   ++meta.reuse_count;
@@ -220,7 +222,8 @@ Hold BlockStore::AcquireForUse(BlockId id, uint32_t priority) {
 }
 
 std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32_t> tokens,
-                                    uint32_t priority, std::span<const uint32_t> loads) {
+                                    uint32_t priority, std::span<const uint32_t> loads,
+                                    uint32_t turn) {
   CHECK(priority <= kPriorityMax);
   const size_t block_count = tokens.size() / layout_.block_tokens;
   const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
@@ -230,11 +233,11 @@ std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32
   std::vector<Hold> holds(ids.size());
   // What is there first, so that it does not make room for what is not.
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (IsHereOrComing(ids[i])) holds[i] = AcquireForUse(ids[i], priority);
+    if (IsHereOrComing(ids[i])) holds[i] = AcquireForUse(ids[i], priority, turn);
   }
   for (const uint32_t i : loads) {
     if (i >= ids.size() || !ids[i].valid() || holds[i]) continue;
-    if (BeginLoad(ids[i])) holds[i] = AcquireForUse(ids[i], priority);
+    if (BeginLoad(ids[i], turn)) holds[i] = AcquireForUse(ids[i], priority, turn);
   }
   const auto found_count = static_cast<uint64_t>(
       std::ranges::count_if(holds, [](const Hold& one) { return static_cast<bool>(one); }));

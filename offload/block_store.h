@@ -183,13 +183,17 @@ class BlockStore {
   std::vector<Hold> Match(const BlockKey& root, std::span<const uint32_t> tokens,
                           uint32_t priority);
   // The same, but of the blocks that are not resident only those that `loads` names begin to load,
-  // in that order; the others count as missing.
+  // in that order; the others count as missing. `turn`: as in restore_plan.h, of loads from disk.
   std::vector<Hold> Match(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t priority,
-                          std::span<const uint32_t> loads);
+                          std::span<const uint32_t> loads, uint32_t turn = 0);
   // A hold of block `index` of `tokens`, which begins to load if it does not already; empty when it
   // cannot.
   Hold MatchOne(const BlockKey& root, std::span<const uint32_t> tokens, size_t index,
-                uint32_t priority);
+                uint32_t priority, uint32_t turn = 0);
+  // The load of a block, if it is on its way from disk: as in DiskTier.
+  void ChangeTurn(BlockId id, uint32_t from, uint32_t to);
+  // Loads begin in the order of their turns from now on. Poll does it too.
+  void OrderLoads();
 
   // The tier of every full block of `tokens`, floor(size / P) elements. Changes nothing.
   std::vector<Tier> Locate(const BlockKey& root, std::span<const uint32_t> tokens);
@@ -310,9 +314,10 @@ class BlockStore {
   };
   struct Move {
     BlockId block;
-    Place target;     // of a load, a demotion and a promotion
-    RecordId record;  // of a load from disk
-    EventRef event;   // of a copy
+    Place target;       // of a load, a demotion and a promotion
+    RecordId record;    // of a load from disk
+    uint32_t turn = 0;  // of that
+    EventRef event;     // of a copy
     DepartureRef departure;
     bool is_stuck = false;  // a spill that hangs: nobody waits for it any more
   };
@@ -369,7 +374,7 @@ class BlockStore {
   BlockId NewId();
   Hold NewFilling(const Place& place);
   Hold Acquire(BlockId id);
-  Hold AcquireForUse(BlockId id, uint32_t priority);
+  Hold AcquireForUse(BlockId id, uint32_t priority, uint32_t turn);
   void EndHold(BlockId id);
   void Evict(BlockId id);
   bool Drop(BlockId id);
@@ -399,7 +404,7 @@ class BlockStore {
   // Moves: block_store_moves.cc.
   MoveId NextMove() { return MoveId(next_move_++); }
   bool CanLoad(const BlockMeta& meta) const;
-  bool BeginLoad(BlockId id);
+  bool BeginLoad(BlockId id, uint32_t turn);
   void CancelLoad(BlockId id);
   void CancelStore(BlockId id);
   bool BeginSpill(BlockId id, const DepartureRef& departure);

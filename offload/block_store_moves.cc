@@ -16,7 +16,7 @@ bool BlockStore::CanLoad(const BlockMeta& meta) const {
 }
 
 // Into a free slot, or one that can be had.
-bool BlockStore::BeginLoad(BlockId id) {
+bool BlockStore::BeginLoad(BlockId id, uint32_t turn) {
   BlockMeta& meta = At(id);
   if (!CanLoad(meta)) return false;
   if (free_count() == 0) {
@@ -34,10 +34,21 @@ bool BlockStore::BeginLoad(BlockId id) {
     copies_.emplace(move, Move{.block = id, .target = target, .event = copy_stream_->Record()});
     host_meter_.Begin(clock_.Now());
   } else {
-    moves_.emplace(move, Move{.block = id, .target = target, .record = meta.record});
-    disk_->Load(move, meta.record, IdentityOf(meta), {to, layout_.block_bytes()});
+    moves_.emplace(move, Move{.block = id, .target = target, .record = meta.record, .turn = turn});
+    disk_->Load(move, meta.record, IdentityOf(meta), {to, layout_.block_bytes()}, turn);
   }
   return true;
+}
+
+void BlockStore::ChangeTurn(BlockId id, uint32_t from, uint32_t to) {
+  const auto move = moves_.find(At(id).load);
+  if (move == moves_.end()) return;
+  if (move->second.turn == from || to < move->second.turn) move->second.turn = to;
+  disk_->ChangeTurn(move->first, from, to);
+}
+
+void BlockStore::OrderLoads() {
+  if (disk_) disk_->OrderLoads();
 }
 
 // A load that has not begun is forgotten; one that has goes on.
@@ -289,7 +300,7 @@ void BlockStore::EndLoad(MoveId id, const Move& move, const Status& status) {
   if (is_doomed) {
     if (blocks_[move.block.value()]) Drop(move.block);
   } else if (!status.ok() && is_elsewhere && blocks_[move.block.value()]) {
-    BeginLoad(move.block);
+    BeginLoad(move.block, move.turn);
   }
 }
 

@@ -73,6 +73,7 @@ nanoseconds DiskTier::LimitedTime() const {
 LoadFlow DiskTier::load_flow() const {
   LoadFlow flow = load_meter_.flow();
   flow.block_s = std::max(flow.block_s, std::chrono::duration<double>(LimitedTime()).count());
+  flow.under_way = waited_loads_;
   return flow;
 }
 
@@ -85,18 +86,77 @@ bool DiskTier::HasRoomFor(uint64_t bytes) const {
   return stats.used_bytes + bytes <= stats.quota_bytes;
 }
 
-void DiskTier::Begin(MoveId move, const Order& order) {
+void DiskTier::Begin(MoveId move, Order order) {
   if (orders_.empty() && !retiring_) last_progress_ = clock_.Now();
   health_.OnOrder();
-  CHECK(orders_.emplace(move, order).second);
+  waited_loads_ += order.kind == Kind::kLoad && order.turn != kTurnAhead;
+  CHECK(orders_.emplace(move, std::move(order)).second);
+}
+
+void DiskTier::End(std::map<MoveId, Order>::iterator order) {
+  const bool is_load = order->second.kind == Kind::kLoad;
+  const bool was_waited_for = is_load && order->second.turn != kTurnAhead;
+  orders_.erase(order);
+  waited_loads_ -= was_waited_for;
+  if (was_waited_for && waited_loads_ == 0) is_disordered_ = true;  // others may be due
 }
 
 void DiskTier::Load(MoveId move, RecordId record, const BlockIdentity& block,
-                    std::span<std::byte> payload) {
+                    std::span<std::byte> payload, uint32_t turn) {
   CHECK(TakesLoads());
-  Begin(move, {.kind = Kind::kLoad});
+  Begin(move, {.kind = Kind::kLoad,
+               .read = {SpillTicket(move.value()), record, block, payload},
+               .turn = turn});
+  const bool is_last = turn >= latest_turn_ && !is_disordered_;
+  if (is_last && (turn != kTurnAhead || waited_loads_ == 0)) {
+    Hand(orders_.at(move));
+  } else {
+    is_disordered_ = true;
+  }
+}
+
+void DiskTier::Hand(Order& order) {
+  order.handed = ++handed_count_;
+  latest_turn_ = std::max(latest_turn_, order.turn);
   load_meter_.Begin(clock_.Now());
-  store_->Read({SpillTicket(move.value()), record, block, payload});
+  store_->Read(order.read);
+}
+
+// What the store has not begun waits again.
+void DiskTier::TakeBack() {
+  std::vector<Order*> handed;
+  for (auto& [move, order] : orders_) {
+    if (order.handed > 0 && !order.given_up) handed.push_back(&order);
+  }
+  std::ranges::sort(handed, {}, &Order::handed);  // as the store looks for them
+  for (Order* order : handed) {
+    if (!store_->Cancel(order->read.ticket)) continue;
+    load_meter_.Cancel();
+    order->handed = 0;
+  }
+  latest_turn_ = 0;
+}
+
+void DiskTier::OrderLoads() {
+  if (!is_disordered_ || hangs_) return;
+  is_disordered_ = false;
+  TakeBack();
+  std::vector<Order*> waiting;
+  for (auto& [move, order] : orders_) {
+    const bool is_due = order.turn != kTurnAhead || waited_loads_ == 0;
+    if (order.waits() && is_due) waiting.push_back(&order);
+  }
+  std::ranges::stable_sort(waiting, {}, &Order::turn);
+  for (Order* order : waiting) Hand(*order);
+}
+
+void DiskTier::ChangeTurn(MoveId move, uint32_t from, uint32_t to) {
+  Order& order = orders_.at(move);
+  if (order.given_up || order.turn == to || (order.turn != from && order.turn < to)) return;
+  waited_loads_ -= order.turn != kTurnAhead;
+  waited_loads_ += to != kTurnAhead;
+  order.turn = to;
+  is_disordered_ = true;
 }
 
 void DiskTier::Spill(MoveId move, BlockId owner, const BlockIdentity& block,
@@ -113,11 +173,13 @@ void DiskTier::Close() {
 }
 
 bool DiskTier::Cancel(MoveId move) {
-  if (!store_->Cancel(SpillTicket(move.value()))) return false;
   const auto order = orders_.find(move);
-  CHECK(order != orders_.end());
-  if (order->second.kind == Kind::kLoad) load_meter_.Cancel();
-  orders_.erase(order);
+  if (order == orders_.end()) return false;
+  if (!order->second.waits()) {
+    if (!store_->Cancel(SpillTicket(move.value()))) return false;
+    if (order->second.kind == Kind::kLoad) load_meter_.Cancel();
+  }
+  End(order);
   return true;
 }
 
@@ -141,8 +203,8 @@ DiskTier::News DiskTier::Poll() {
     }
     const auto found = orders_.find(move);
     CHECK(found != orders_.end());
-    const Order order = found->second;
-    orders_.erase(found);
+    const Order order = std::move(found->second);
+    End(found);
     if (order.kind == Kind::kLoad) {
       ++loads_ended;
       loads_done += completion.status.ok();
@@ -154,6 +216,7 @@ DiskTier::News DiskTier::Poll() {
   }
   load_meter_.Look(loads_ended, loads_done == loads_ended, last_end, clock_.Now());
   GiveUpWhatHangs(news);
+  OrderLoads();
   return news;
 }
 
@@ -242,15 +305,15 @@ void DiskTier::GiveUpWhatHangs(News& news) {
   std::vector<MoveId> cancelled;
   for (auto& [move, order] : orders_) {
     if (std::exchange(order.given_up, true)) continue;
-    if (store_->Cancel(SpillTicket(move.value()))) {
-      if (order.kind == Kind::kLoad) load_meter_.Cancel();
+    if (order.waits() || store_->Cancel(SpillTicket(move.value()))) {
+      if (order.handed > 0) load_meter_.Cancel();
       cancelled.push_back(move);
       news.outcomes.push_back({.move = move, .fate = Fate::kFailed, .status = status});
     } else {
       news.outcomes.push_back({.move = move, .fate = Fate::kGivenUp, .status = status});
     }
   }
-  for (const MoveId move : cancelled) orders_.erase(move);
+  for (const MoveId move : cancelled) End(orders_.find(move));
 }
 
 std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {

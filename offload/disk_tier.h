@@ -5,8 +5,11 @@
 // nothing for kPatience hangs: what waits for it is given up, and what it was about to write to
 // is kept until it answers after all.
 //
-// What pays is not decided here (block_prices.h, restore_planner.h). Threads: the engine thread
-// only.
+// What pays is not decided here (block_prices.h, restore_planner.h).
+//
+// Loads begin in the order of their turns (restore_plan.h), and within a turn in the order of the
+// calls: those that have not begun step behind one of an earlier turn. Those of kTurnAhead begin
+// only while no other load waits or is under way. Threads: the engine thread only.
 #pragma once
 
 #include <chrono>
@@ -24,6 +27,7 @@
 #include "base/status.h"
 #include "offload/block.h"
 #include "offload/flow_meter.h"
+#include "offload/restore_plan.h"
 #include "offload/spill_store.h"
 #include "offload/tier_health.h"
 
@@ -66,11 +70,17 @@ class DiskTier {
   // A segment is going, so there will be more room.
   bool makes_room() const { return retiring_.has_value() && !hangs_; }
   // Orders under a name of the caller's. `payload` stays until the outcome.
-  void Load(MoveId move, RecordId record, const BlockIdentity& block, std::span<std::byte> payload);
+  // A load may wait for OrderLoads.
+  void Load(MoveId move, RecordId record, const BlockIdentity& block, std::span<std::byte> payload,
+            uint32_t turn = 0);
   void Spill(MoveId move, BlockId owner, const BlockIdentity& block,
              std::span<const std::byte> payload);
   // What was ordered to be written becomes records as soon as possible.
   void Close();
+  // A load of turn `from` is one of `to` from now on; one of another turn only if that is sooner.
+  void ChangeTurn(MoveId move, uint32_t from, uint32_t to);
+  // Brings what has not begun into its order. Poll does it too.
+  void OrderLoads();
   // True: the order has not begun, and never will.
   bool Cancel(MoveId move);
   // Nobody wants the record any more.
@@ -109,7 +119,8 @@ class DiskTier {
   void Retire(MoveId move, const Candidate& candidate, const std::vector<RecordId>& keep);
 
   DiskTierStats stats() const;
-  // With the limit on the bandwidth, if there is one.
+  // With the limit on the bandwidth, if there is one. What is under way are loads that somebody
+  // waits for.
   LoadFlow load_flow() const;
 
  private:
@@ -118,6 +129,11 @@ class DiskTier {
     Kind kind;
     BlockId owner;  // of a spill
     bool given_up = false;
+    // Of a load.
+    SpillRead read;
+    uint32_t turn = 0;
+    uint64_t handed = 0;  // to the store, as so manieth; 0: it waits
+    bool waits() const { return kind == Kind::kLoad && handed == 0; }
   };
   using Records = std::unordered_map<RecordId, BlockId>;
   struct Segment {
@@ -128,7 +144,10 @@ class DiskTier {
 
   Segment& SegmentOf(RecordId record);
   std::chrono::nanoseconds LimitedTime() const;
-  void Begin(MoveId move, const Order& order);
+  void Begin(MoveId move, Order order);
+  void End(std::map<MoveId, Order>::iterator order);
+  void Hand(Order& order);
+  void TakeBack();
   bool HasRoomFor(uint64_t bytes) const;
   void OnRead(const SpillCompletion& completion, const Order& order, News& news);
   void OnWritten(const SpillCompletion& completion, const Order& order, News& news);
@@ -150,6 +169,10 @@ class DiskTier {
   bool has_unclosed_ = false;  // something was written since the last Close
   Clock::Monotonic last_progress_;
   FlowMeter load_meter_;
+  uint32_t waited_loads_ = 0;  // of orders_, those that are not ahead of need
+  uint32_t latest_turn_ = 0;   // of loads that the store may not have begun
+  uint64_t handed_count_ = 0;
+  bool is_disordered_ = false;  // a load waits that may be due
   Clock::Monotonic last_spill_;
   DiskTierStats counts_;
 };

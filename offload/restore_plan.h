@@ -53,11 +53,16 @@ struct RestorePrices {
   }
 };
 
+// Of several restores that share channels and compute, the one of the lower turn goes first. One
+// that nobody waits for yet loads only while nobody else does.
+inline constexpr uint32_t kTurnAhead = UINT32_MAX;
+
 struct RestorePlan {
   Execution execution = Execution::kNone;
   std::vector<Verdict> verdicts;                  // by block
   std::vector<std::vector<uint32_t>> load_order;  // by channel: its blocks, first to load first
   uint32_t chunk_tokens = 0;  // of recomputed blocks in one pass, at most (Front)
+  uint32_t turn = 0;
 
   // Until the first new token is computed.
   double predicted_s = 0;
