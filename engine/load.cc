@@ -237,6 +237,7 @@ std::unique_ptr<RestoreStrategy> MakeRestores(const LoadOptions& options,
                                               const Clock& clock) {
   if (options.make_restores) return options.make_restores(blocks);
   return std::make_unique<PlannedRestores>(RestoreSettings{.policy = options.restore_policy,
+                                                           .cut_share = options.restore_cut_share,
                                                            .chunk_tokens = config.prefill_chunk,
                                                            .share = config.restore_share / 100.0,
                                                            .calibrated = calibrated},

@@ -41,6 +41,7 @@ struct LoadOptions {
   SpillOpener open_spill;            // empty: there is no disk tier
   Calibrate calibrate = Calibrate::kNever;
   RestorePolicy restore_policy = RestorePolicy::kCairn;
+  double restore_cut_share = 0.5;      // of the context, for RestorePolicy::kCut
   RestoreStrategyMaker make_restores;  // empty: PlannedRestores with that policy
   uint32_t context_length = 0;         // 0: what the model was trained for
   uint32_t block_tokens = 16;          // 16, 32 or 64

@@ -77,6 +77,7 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view) {
       .channels = channels_,
       .uncertainty = passes_ ? std::clamp(passes_->uncertainty(), kUncertaintyMin, kUncertaintyMax)
                              : kUncertaintyMax,
+      .cut_share = settings_.cut_share,
       .allows_wave = false};
   if (view.decode_rows > 0) {
     problem.new_pass = problem.pass;

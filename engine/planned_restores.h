@@ -16,6 +16,7 @@ namespace cairn {
 
 struct RestoreSettings {
   RestorePolicy policy = RestorePolicy::kCairn;
+  double cut_share = 0.5;             // RestoreProblem has the meaning
   uint32_t chunk_tokens = 256;        // rows of a restore in one step
   double share = 0.2;                 // of the time, that restores may take from running streams
   std::optional<PassFit> calibrated;  // of passes; none: learned from the first ones

@@ -236,7 +236,8 @@ Status ReadProblem(const Json& json, WhatIf& what_if) {
   }
   problem.compute_backlog_s = fields.Number("compute_backlog_s", 0, kSecondsMax, 0);
   problem.uncertainty = fields.Number("uncertainty", 0, 1, 0);
-  const std::string policies = "cairn, load_all, recompute_all, greedy, threshold or cake";
+  problem.cut_share = fields.Number("cut_share", 0, 1, problem.cut_share);
+  const std::string policies = "cairn, load_all, recompute_all, greedy, threshold, cake or cut";
   const auto policy = ParseRestorePolicy(fields.Text("policy", policies, "cairn"));
   if (policy.has_value()) {
     what_if.policy = *policy;

@@ -36,6 +36,8 @@ class Event {
   virtual ~Event() = default;
   virtual bool Passed() const = 0;
   virtual Status Wait() = 0;  // blocks the calling thread
+  // What the work between the two took, of one stream and both passed; 0: not known.
+  virtual double SecondsSince(const Event& /*earlier*/) const { return 0; }
 };
 using EventRef = std::shared_ptr<Event>;  // null: already passed
 

@@ -30,8 +30,12 @@ bool BlockStore::BeginLoad(BlockId id, uint32_t turn) {
   meta.load = move;
   ++in_flight_count_;
   if (meta.host.valid()) {
+    EventRef began = copy_stream_->Record();
     copy_stream_->Copy(to, host_pool_->Address(meta.host), layout_.block_bytes());
-    copies_.emplace(move, Move{.block = id, .target = target, .event = copy_stream_->Record()});
+    copies_.emplace(move, Move{.block = id,
+                               .target = target,
+                               .began = std::move(began),
+                               .event = copy_stream_->Record()});
     host_meter_.Begin(clock_.Now());
   } else {
     moves_.emplace(move, Move{.block = id, .target = target, .record = meta.record, .turn = turn});
@@ -326,12 +330,11 @@ bool BlockStore::EndCopies() {
   for (const auto& [id, move] : copies_) {
     if (move.event == nullptr || move.event->Passed()) over.push_back(id);
   }
-  uint32_t promoted = 0;
   for (const MoveId id : over) {
     const Move move = std::move(copies_.extract(id).mapped());
     if (move.target.tier == Tier::kDevice) {
-      ++promoted;
       ++counts_.promotions;
+      host_meter_.End(move.event && move.began ? move.event->SecondsSince(*move.began) : 0);
       EndLoad(id, move, Status());
       continue;
     }
@@ -351,8 +354,6 @@ bool BlockStore::EndCopies() {
     }
     EndStore(id, move, RecordId());
   }
-  const Clock::Monotonic now = clock_.Now();
-  host_meter_.Look(promoted, true, now, now);
   return !over.empty();
 }
 

@@ -29,6 +29,12 @@ class FlowMeter {
   // One that was ordered is not to happen.
   void Cancel() { --under_way_; }
 
+  // One is over, and took so long by itself; 0: not known.
+  void End(double seconds) {
+    --under_way_;
+    Note(seconds, 1);
+  }
+
   // Somebody looks: `ended` orders are over since the last time, all of them well or not, the last
   // of them at `last_end`.
   void Look(uint32_t ended, bool well, Clock::Monotonic last_end, Clock::Monotonic now) {
@@ -37,9 +43,7 @@ class FlowMeter {
     under_way_ -= std::min(ended, under_way_);
     const std::chrono::duration<double> each = (last_end - mark_) / static_cast<double>(ended);
     mark_ = std::max(mark_, last_end);
-    if (!well || each.count() <= 0) return;
-    if (!block_s_) block_s_.emplace(each.count(), kSpreadAtFirst);
-    for (uint32_t i = 0; i < ended; ++i) block_s_->Note(each.count());
+    if (well) Note(each.count(), ended);
   }
 
   // While what is under way takes longer than it should, it counts as taking that long.
@@ -51,6 +55,12 @@ class FlowMeter {
 
  private:
   static constexpr double kSpreadAtFirst = 0.3;
+
+  void Note(double seconds, uint32_t count) {
+    if (seconds <= 0) return;
+    if (!block_s_) block_s_.emplace(seconds, kSpreadAtFirst);
+    for (uint32_t i = 0; i < count; ++i) block_s_->Note(seconds);
+  }
 
   uint32_t under_way_ = 0;
   Clock::Monotonic mark_;  // when the latest order ended, or the first of these began

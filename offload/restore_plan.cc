@@ -9,8 +9,8 @@ namespace cairn {
 namespace {
 
 // In the order of the enumerators.
-constexpr std::array<std::string_view, 6> kPolicies = {"cairn",  "load_all",  "recompute_all",
-                                                       "greedy", "threshold", "cake"};
+constexpr std::array<std::string_view, 7> kPolicies = {
+    "cairn", "load_all", "recompute_all", "greedy", "threshold", "cake", "cut"};
 constexpr std::array<std::string_view, kExecutionCount> kExecutions = {
     "none", "load_all", "recompute_all", "front", "wave"};
 constexpr std::array<std::string_view, 3> kVerdicts = {"keep", "reload", "recompute"};

@@ -22,6 +22,7 @@ enum class RestorePolicy : uint8_t {
   kGreedy,        // each block by itself, whichever is cheaper alone
   kThreshold,     // all or nothing: loads when at least so many tokens have copies
   kCake,          // one cut: computes from the front and loads from the back until both meet
+  kCut,           // one cut, where it is told: computes before it and loads behind it
 };
 
 // What the engine does for a plan.

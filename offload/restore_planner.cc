@@ -48,6 +48,8 @@ class Planning {
         return Threshold();
       case RestorePolicy::kCake:
         return Cake();
+      case RestorePolicy::kCut:
+        return Cut();
     }
     CHECK(false);
   }
@@ -64,6 +66,7 @@ class Planning {
   Choice Greedy() const;
   Choice Threshold() const;
   Choice Cake() const;
+  Choice Cut() const;
   Choice AsFront(const RecomputeCounts& counts, double seconds) const;
   RestorePrices PricesOf(const Choice& choice, RestorePrices prices) const;
 
@@ -125,6 +128,13 @@ Choice Planning::Threshold() const {
     if (IsLoadable(source)) tokens += problem_.block_tokens;
   }
   return tokens >= kThresholdTokens ? load_all_ : recompute_all_;
+}
+
+Choice Planning::Cut() const {
+  const auto cut = static_cast<uint32_t>(std::lround(problem_.cut_share * layout_.block_count()));
+  RecomputeCounts counts = load_all_.counts;
+  for (uint32_t s = 0; s < times_.channel_count(); ++s) counts[s] = layout_.CountBefore(cut, s);
+  return AsFront(counts, times_.FrontSeconds(counts));
 }
 
 Choice Planning::Cake() const {

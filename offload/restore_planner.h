@@ -12,6 +12,8 @@
 //   kCake       one cut: recomputes what is missing before it and loads what lies behind it, last
 //               block first; where both meet (Jin and others: Compute Or Load KV Cache? Why Not
 //               Both?, ICML 2025). Executed as Front.
+//   kCut        one cut behind cut_share of the context, whatever it costs: to find the best cut by
+//               trying them. Loads go forward. Executed as Front.
 // Time grows with the number of sources and of runs; 8,192 blocks in 4 tiers take tens of
 // microseconds. A scratch and a plan that are used again allocate nothing.
 #pragma once

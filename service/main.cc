@@ -67,6 +67,7 @@ Result<LoadOptions> ToLoadOptions(const ServerConfig& config) {
   options.trace_path = config.trace_file;
   options.calibrate = config.recalibrate ? Calibrate::kAnew : Calibrate::kOnce;
   options.restore_policy = *ParseRestorePolicy(config.restore_policy);
+  options.restore_cut_share = static_cast<double>(config.restore_cut_percent) / 100;
   options.engine.concurrent_max = static_cast<uint32_t>(config.max_concurrent);
   options.engine.prefill_chunk = static_cast<uint32_t>(config.prefill_chunk_tokens);
   options.engine.restore_share = static_cast<uint32_t>(config.restore_share_percent);

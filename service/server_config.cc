@@ -144,9 +144,12 @@ std::vector<Setting> MemoryAndOtherSettings() {
        NumberSetting{&C::max_tokens_default, 1, kTokensMax}},
       {"--restore-policy", "restore_policy", "Scheduling", "NAME",
        "what becomes of blocks that are not in memory: cairn (the least predicted time), load_all, "
-       "recompute_all, greedy, threshold or cake",
+       "recompute_all, greedy, threshold, cake or cut",
        TextSetting{&C::restore_policy,
-                   {"cairn", "load_all", "recompute_all", "greedy", "threshold", "cake"}}},
+                   {"cairn", "load_all", "recompute_all", "greedy", "threshold", "cake", "cut"}}},
+      {"--restore-cut", "restore_cut_percent", "Scheduling", "PERCENT",
+       "of a context, what --restore-policy cut computes from its beginning; the rest is loaded",
+       NumberSetting{&C::restore_cut_percent, 0, 100}},
       {"--recalibrate", "recalibrate", "Scheduling", nullptr,
        "measure what forward passes cost, which takes up to two seconds, though an earlier start "
        "left it beside the model file",

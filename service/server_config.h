@@ -46,6 +46,7 @@ struct ServerConfig {
   uint64_t prefill_chunk_tokens = 256;
   uint64_t max_tokens_default = 1024;
   std::string restore_policy = "cairn";
+  uint64_t restore_cut_percent = 50;
   bool recalibrate = false;  // passes are measured, whatever an earlier process found
   uint64_t restore_share_percent = 20;
 

@@ -13,8 +13,10 @@ import xml.etree.ElementTree
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools"))
 
 import bench
+import bench_layouts
 import bench_report
 import bench_restore
+import bench_returns
 import restore_plot
 from bench_contestants import ROWS, BenchError, Cairn, LlamaCpp, llama_cpp, run
 
@@ -176,6 +178,67 @@ class Restore(unittest.TestCase):
         self.assertEqual(restore_plot.LogAxis([20, 20], 0, 1).ticks, [10, 20, 50])
         axis = restore_plot.LogAxis([2, 600], 100, 0)
         self.assertEqual((axis.ticks[0], axis.ticks[-1], axis.at(2), axis.at(1000)), (2, 1000, 100, 0))
+
+
+class Layouts(unittest.TestCase):
+    @staticmethod
+    def samples(**seconds):
+        """Cuts take 4 s unless they are given, as cut_3=2.0."""
+        policies = {policy: 4.0 for policy in bench_layouts.POLICIES}
+        policies |= {name.replace("cut_", "cut ") + "/8" if name.startswith("cut_") else name: time
+                     for name, time in seconds.items()}
+        return {policy: [{"took": time + shift, "predicted": 0.95 * time, "actual": time} for shift in (0.1, 0, -0.2)]
+                for policy, time in policies.items()}
+
+    def report(self):
+        return bench_layouts.summarize(3072, [
+            {"bandwidth": 20, "layout": "a", "samples": self.samples(cut_3=2.0, cake=3.0, cairn=1.0)},
+            {"bandwidth": 60, "layout": "b", "samples": self.samples(cut_0=1.0, cairn=1.25)}])
+
+    def test_layouts(self):
+        self.assertEqual(bench_layouts.merged(bench_layouts.LAYOUTS["middle third disk, else host"](9)),
+                         [(0, 3, "host"), (3, 6, "disk"), (6, 9, "host")])
+        self.assertEqual(bench_layouts.merged([("host", 1), ("host", 2), ("disk", 2), ("host", 4)]), [(0, 4, "host")])
+        for layout in bench_layouts.LAYOUTS.values():
+            place = bench_layouts.merged(layout(100))
+            self.assertEqual((place[0][0], place[-1][1]), (0, 100))
+            self.assertTrue(all(one[1] == next[0] and one[2] != next[2] for one, next in zip(place, place[1:])))
+        scattered = bench_layouts.merged(bench_layouts.LAYOUTS["random 20 % disk, else host"](100))
+        self.assertEqual(sum(end - begin for begin, end, tier in scattered if tier == "disk"), 20)
+
+    def test_flags(self):
+        self.assertEqual(bench_layouts.flags_of("cut 8/8"), ("--restore-policy", "cut", "--restore-cut", 100))
+        self.assertEqual(bench_layouts.flags_of("cake"), ("--restore-policy", "cake"))
+
+    def test_summary(self):
+        better, worse = self.report()["points"]
+        self.assertEqual((better["best_cut"], better["gain"], better["hindsight"]), ("cut 3/8", 2.0, 0.5))
+        self.assertEqual((worse["best_cut"], worse["gain"], worse["hindsight"]), ("cut 0/8", 0.8, 1.25))
+        self.assertAlmostEqual(better["spread"], 0.1)
+        self.assertEqual(better["predicted"], [0.95] * 3)
+        json.dumps(self.report())
+
+    def test_table(self):
+        lines = bench_layouts.table(self.report()).splitlines()
+        self.assertEqual([cell.strip() for cell in lines[2].split("|")[1:-1]],
+                         ["20 MB/s, a", "4.000", "4.000", "2.000 (3/8)", "3.000", "1.000", "2.00×", "0.95 … 0.95"])
+        self.assertIn("median 0.88 (goal <= 1.05), 95 % at most 1.25 (goal <= 1.10, short)", lines[-1])
+        self.assertIn("at most 2.00 (goal >= 1.3), at least 0.80 (goal >= 0.98, short)", lines[-1])
+        self.assertTrue(lines[-1].endswith("100% (goal >= 95%)."))
+
+
+class Returns(unittest.TestCase):
+    def test_summary_and_table(self):
+        turns = {policy: [{"took": [time, 3 * time], "pace": pace}] * 3
+                 for policy, time, pace in (("load_all", 2.0, 0.9), ("recompute_all", 3.0, 0.7), ("cake", 1.5, 0.8),
+                                            ("cairn", 1.0, 0.75))}
+        report = bench_returns.summarize(turns)
+        self.assertEqual((report["gain"], report["policies"]["cairn"]), (2.0, {"mean": 2.0, "last": 3.0, "pace": 0.75}))
+        lines = bench_returns.table(report).splitlines()
+        self.assertEqual([cell.strip() for cell in lines[2].split("|")[1:-1]], ["load_all", "4.000", "6.000", "90%"])
+        self.assertIn("load_all ÷ cairn, means: 2.00 (goal >= 1.3); beside cairn the streams keep 75% of their rate (goal >= 80%, "
+                      "short)", lines[-1])
+        json.dumps(report)
 
 
 class Report(unittest.TestCase):
@@ -364,8 +427,7 @@ echo '{{"case":"served","streams":1,"tokens_per_s":'$rate'}}'""")
         self.assertIn("not among the rows", complaint("grpc", "--plot", "out.svg"))
         self.assertIn("start at 1", complaint("restore", "--bandwidths", "10,0"))
         self.assertEqual(bench.parse_arguments(["restore", "--bandwidths", "10,35"]).bandwidths, [10, 35])
-        self.assertEqual(bench.parse_arguments(["restore"]).bandwidths, (2, 5, 10, 20, 35, 60, 120, 600))
-        self.assertEqual(bench.parse_arguments(["restore", "--quick"]).bandwidths, (10, 35, 120))
+        self.assertNotIn("restore", bench.parse_arguments([]).rows)  # it takes too long
 
     def test_an_unknown_row(self):
         with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as err:

@@ -109,6 +109,18 @@ TEST_F(FlowMeterTest, SeveralThatEndTogetherShareTheTime) {
   EXPECT_NEAR(meter_.flow().block_s, 0.1, 1e-6);
 }
 
+TEST_F(FlowMeterTest, ATimeThatIsKnownIsTaken) {
+  for (int i = 0; i < 20; ++i) {
+    meter_.Begin(now_);
+    meter_.Begin(now_);
+    Pass(1);  // until somebody looks
+    meter_.End(1e-3);
+    meter_.End(0);  // this one's is not known
+  }
+  EXPECT_NEAR(meter_.flow().block_s, 1e-3, 1e-6);
+  EXPECT_EQ(meter_.flow().under_way, 0u);
+}
+
 TEST_F(FlowMeterTest, WhatFailedSaysNothing) {
   Load(20, 1e-3);
   meter_.Begin(now_);

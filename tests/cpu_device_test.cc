@@ -128,6 +128,25 @@ TEST(CpuDeviceTest, AnEventPassesOnlyAfterTheWorkBeforeIt) {
 
 // Two copy streams and a compute stream pass one word around; plain memory, so TSan proves the
 // edges that the events make.
+TEST(CpuDeviceTest, EventsTellHowLongTheWorkBetweenThemTook) {
+  const auto device = NewDevice();
+  const auto stream = *device->NewStream(StreamUse::kCopy);
+  const auto gate = std::make_shared<ManualEvent>();
+  const EventRef first = stream->Record();
+  stream->Wait(gate);
+  const EventRef second = stream->Record();
+  const EventRef third = stream->Record();
+  ASSERT_TRUE(first->Wait().ok());
+  const auto waited = std::chrono::milliseconds(20);
+  std::this_thread::sleep_for(waited);
+  gate->Pass();
+  ASSERT_TRUE(third->Wait().ok());
+  EXPECT_GE(second->SecondsSince(*first), std::chrono::duration<double>(waited).count());
+  EXPECT_GE(third->SecondsSince(*second), 0);
+  EXPECT_DOUBLE_EQ(third->SecondsSince(*first),
+                   second->SecondsSince(*first) + third->SecondsSince(*second));
+}
+
 TEST(CpuDeviceTest, EventsOrderWorkAcrossStreams) {
   const auto device = NewDevice();
   const auto compute = *device->NewStream(StreamUse::kCompute);

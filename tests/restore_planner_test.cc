@@ -94,6 +94,20 @@ TEST(RestorePlannerTest, ASlowTierBehindAFastOneIsRecomputedThere) {
   EXPECT_DOUBLE_EQ(cake.predicted_s, 4);
 }
 
+TEST(RestorePlannerTest, ACutIsWhereItIsTold) {
+  OwnedProblem made = Simple("ab-a.bba", {{.block_s = 1}, {.block_s = 2}});
+  const auto cut_at = [&](double share) {
+    made.problem.cut_share = share;
+    return PlanRestore(made.problem, RestorePolicy::kCut);
+  };
+  EXPECT_EQ(Verdicts(cut_at(0)), Verdicts(PlanRestore(made.problem, RestorePolicy::kLoadAll)));
+  EXPECT_EQ(cut_at(0).execution, Execution::kLoadAll);
+  EXPECT_EQ(Verdicts(cut_at(0.25)), "CCCRKRRR");
+  EXPECT_EQ(Verdicts(cut_at(0.75)), "CCCCKCRR");
+  EXPECT_EQ(cut_at(0.75).load_order, (Order{{7}, {6}}));
+  EXPECT_EQ(cut_at(1).execution, Execution::kRecomputeAll);
+}
+
 TEST(RestorePlannerTest, WhatIsAbsentWaitsForWhatLiesBefore) {
   const OwnedProblem made = Simple("aaaa-", {{.block_s = 2}});
   const RestorePlan plan = PlanRestore(made.problem);
@@ -207,7 +221,7 @@ TEST(RestorePlannerTest, NoPolicyBeatsCairn) {
     const double best = PlanRestore(made.problem).predicted_s;
     for (const RestorePolicy policy :
          {RestorePolicy::kLoadAll, RestorePolicy::kRecomputeAll, RestorePolicy::kGreedy,
-          RestorePolicy::kThreshold, RestorePolicy::kCake}) {
+          RestorePolicy::kThreshold, RestorePolicy::kCake, RestorePolicy::kCut}) {
       EXPECT_GE(PlanRestore(made.problem, policy).predicted_s, best * (1 - 1e-3));
     }
   }

@@ -69,6 +69,7 @@ void ExpectEveryFieldIsSet(const ServerConfig& config) {
   EXPECT_EQ(config.max_tokens_default, 9u);
   EXPECT_EQ(config.restore_policy, "cake");
   EXPECT_TRUE(config.recalibrate);
+  EXPECT_EQ(config.restore_cut_percent, 7u);
   EXPECT_EQ(config.restore_share_percent, 35u);
   EXPECT_EQ(config.log_level, "error");
   EXPECT_EQ(LogLevelOf(config), LogLevel::kError);
@@ -101,6 +102,7 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
                                           "--prefill-chunk=512",
                                           "--max-tokens-default=9",
                                           "--restore-policy=cake",
+                                          "--restore-cut=7",
                                           "--recalibrate",
                                           "--restore-share=35",
                                           "--log-level=error",
@@ -119,7 +121,7 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
       "host_blocks: 'copied' host_pages: 'locked' disk_dir: '/var/lib/cairn' durability: 'os'\n"
       "disk_memory_bytes: 67108864 disk_bandwidth_limit: 20971520 threads: 5\n"
       "max_concurrent: 6 prefill_chunk_tokens: 512 max_tokens_default: 9\n"
-      "restore_policy: 'cake' recalibrate: true restore_share_percent: 35\n"
+      "restore_policy: 'cake' recalibrate: true restore_cut_percent: 7 restore_share_percent: 35\n"
       "log_level: 'error' trace_file: 't.json'",
       "cairn.conf", config);
   ASSERT_TRUE(status.ok()) << status.message();

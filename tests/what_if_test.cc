@@ -94,9 +94,10 @@ TEST(WhatIfTest, SaysWhatIsWrong) {
             error("layers: expected a number from 1 to 65536, got nothing"));
   EXPECT_EQ(Answer("\"executions\":[\"front\"]", "\"executions\":[\"side\"]"),
             error(R"(executions: expected a list of \"front\" and \"wave\", got [\"side\"])"));
-  EXPECT_EQ(Answer("\"executions\":[\"front\"]", "\"policy\":\"best\""),
-            error("policy: expected cairn, load_all, recompute_all, greedy, threshold or cake, got "
-                  R"(\"best\")"));
+  EXPECT_EQ(
+      Answer("\"executions\":[\"front\"]", "\"policy\":\"best\""),
+      error("policy: expected cairn, load_all, recompute_all, greedy, threshold, cake or cut, got "
+            R"(\"best\")"));
   EXPECT_NE(Answer("\"executions\"", "\"execution\"").find("execution: unknown; expected one of "),
             std::string::npos);
   EXPECT_NE(Answer("\"per_copy_s\":1", "\"per_copy_s\":1,\"speed\":1").find("channels.h.speed: "),

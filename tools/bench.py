@@ -17,14 +17,17 @@ import sys
 import tempfile
 import time
 
+import bench_layouts
 import bench_report
 import bench_restore
+import bench_returns
 import bench_tiers
 import restore_plot
 from bench_contestants import ROWS, BenchError, Cairn, llama_cpp, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-EXTRAS = ["grpc", "durable", "tiers", "restore", "start", "scaling", "threads", "roofline"]
+EXTRAS = ["grpc", "durable", "tiers", "start", "scaling", "threads", "roofline"]
+LONG = ["restore", "layouts", "returns"]  # up to half an hour each, so only when named
 SCALING_CONTEXTS = (64, 256, 1024, 2048, 4096, 7800)
 SERVED = ((64, 1), (128, 8))  # context and streams
 SERVED_TOKENS = 256  # by each stream: the first and last ones are not all at the same time
@@ -175,20 +178,24 @@ def processor():
 
 
 def parse_arguments(arguments):
-    names = [row.name for row in ROWS] + EXTRAS
+    usual = [row.name for row in ROWS] + EXTRAS
+    names = usual + LONG
     parser = argparse.ArgumentParser(
         prog="cairn bench", description="Measures Cairn beside llama.cpp and beside what the machine can do.",
-        epilog="rows: " + ", ".join(names) + ". `cairn bench tiers` measures that row. `cairn bench --setup` builds llama.cpp first (10 to 20 minutes).")
-    parser.add_argument("--rows", default=",".join(names), metavar="NAME,...", help="only these, by name")
+        epilog="rows: " + ", ".join(usual) + "; and, when named, " + ", ".join(LONG) + ", which take up to half an hour each. "
+        "`cairn bench tiers` measures that row. `cairn bench --setup` builds llama.cpp first (10 to 20 minutes).")
+    parser.add_argument("--rows", default=",".join(usual), metavar="NAME,...", help="only these, by name")
     parser.add_argument("only", nargs="*", metavar="ROW", help="as --rows ROW,...")
     parser.add_argument("--alternations", type=int, default=5, metavar="N", help="turns of each (default 5)")
     parser.add_argument("--quick", action="store_true", help="one turn of each")
     parser.add_argument("--alone", action="store_true", help="without llama.cpp")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="of every engine (default 2)")
-    parser.add_argument("--context", type=int, default=bench_restore.CONTEXT, metavar="TOKENS",
-                        help=f"of the session in the row restore (default {bench_restore.CONTEXT})")
+    parser.add_argument("--context", type=int, metavar="TOKENS",
+                        help=f"of the session in the rows restore (default {bench_restore.CONTEXT}) and layouts "
+                        f"({bench_layouts.CONTEXT})")
     parser.add_argument("--bandwidths", metavar="MB/S,...", type=lambda text: [int(one) for one in text.split(",")],
-                        help="of the disk in the row restore (default " + ",".join(map(str, bench_restore.BANDWIDTHS)) + ")")
+                        help="of the disk in the rows restore (default " + ",".join(map(str, bench_restore.BANDWIDTHS)) +
+                        ") and layouts (" + ",".join(map(str, bench_layouts.BANDWIDTHS)) + ")")
     parser.add_argument("--plot", type=pathlib.Path, metavar="FILE.svg", help="the row restore as a picture")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="everything measured, for machines")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release", help=argparse.SUPPRESS)
@@ -207,11 +214,9 @@ def parse_arguments(arguments):
 
 
 def check_restore(parser, options):
-    if not bench_restore.CONTEXT_MIN <= options.context <= bench_restore.CONTEXT_MAX:
+    if options.context and not bench_restore.CONTEXT_MIN <= options.context <= bench_restore.CONTEXT_MAX:
         parser.error(f"--context lies between {bench_restore.CONTEXT_MIN} and {bench_restore.CONTEXT_MAX}")
-    if options.bandwidths is None:
-        options.bandwidths = bench_restore.QUICK_BANDWIDTHS if options.quick else bench_restore.BANDWIDTHS
-    if min(options.bandwidths) < 1:
+    if options.bandwidths and min(options.bandwidths) < 1:
         parser.error("--bandwidths start at 1")
     if options.plot is None:
         return
@@ -248,8 +253,15 @@ def measure(options):
         report["tiers"] = bench_tiers.measure(cairns[-1], options.cache / "llama.cpp",
                                               models / "SmolLM2-135M-Instruct.Q4_0.gguf", repeat, options.alone, say)
     if "restore" in options.rows:
-        report["restore"] = bench_restore.measure(cairns[-1], options.context, options.bandwidths,
-                                                  options.alternations, say)
+        report["restore"] = bench_restore.measure(
+            cairns[-1], options.context or bench_restore.CONTEXT,
+            options.bandwidths or (bench_restore.QUICK_BANDWIDTHS if options.quick else bench_restore.BANDWIDTHS),
+            options.alternations, say)
+    if "layouts" in options.rows:
+        report["layouts"] = bench_layouts.measure(cairns[-1], options.context or bench_layouts.CONTEXT,
+                                                  options.bandwidths or bench_layouts.BANDWIDTHS, options.alternations, say)
+    if "returns" in options.rows:
+        report["returns"] = bench_returns.measure(cairns[-1], options.alternations, say)
     if "start" in options.rows:
         report["start"] = measure_start(cairns, options.alternations)
     if "scaling" in options.rows:
@@ -274,6 +286,10 @@ def show(report):
         print("\n" + bench_tiers.table(report["tiers"]))
     if "restore" in report:
         print("\n" + bench_restore.table(report["restore"]))
+    if "layouts" in report:
+        print("\n" + bench_layouts.table(report["layouts"]))
+    if "returns" in report:
+        print("\n" + bench_returns.table(report["returns"]))
     if "start" in report:
         print("\n" + bench_report.start_table(report["start"]))
     if "scaling" in report:

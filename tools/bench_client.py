@@ -24,6 +24,8 @@ class SessionClient:
         self.common, self.messages = stubs()[:2]
         self.channel = grpc.insecure_channel(address)
         self.service = stubs()[5].SessionServiceStub(self.channel)
+        self.cache_messages = stubs()[3]
+        self.cache = stubs()[7].CacheServiceStub(self.channel)
 
     def __enter__(self):
         return self
@@ -34,8 +36,9 @@ class SessionClient:
     def content(self, ids):
         return self.common.Content(tokens=self.common.TokenIds(ids=ids)) if ids else None
 
-    def create(self, session, ids=()):
-        self.service.CreateSession(self.messages.CreateSessionRequest(session_id=session, content=self.content(ids)))
+    def create(self, session, ids=(), pinned=False):
+        self.service.CreateSession(self.messages.CreateSessionRequest(
+            session_id=session, content=self.content(ids), session=self.messages.Session(pinned=pinned)))
 
     def append(self, session, ids):
         self.service.AppendContent(self.messages.AppendContentRequest(
@@ -43,11 +46,14 @@ class SessionClient:
 
     def decode(self, session, ids=(), count=1):
         """Usage of a turn of `count` tokens after `ids`."""
-        request = self.messages.DecodeRequest(
-            name=f"sessions/{session}", content=self.content(ids), max_tokens=count,
-            sampling=self.common.SamplingParams(temperature=0, ignore_eos=True))
-        *_, last = self.service.Decode(request)
+        *_, last = self.decode_call(session, ids, count)
         return last.usage
+
+    def decode_call(self, session, ids=(), count=1):
+        """The messages of such a turn, as they come."""
+        return self.service.Decode(self.messages.DecodeRequest(
+            name=f"sessions/{session}", content=self.content(ids), max_tokens=count,
+            sampling=self.common.SamplingParams(temperature=0, ignore_eos=True)))
 
     def truncate(self, session, count):
         self.service.TruncateSession(self.messages.TruncateSessionRequest(name=f"sessions/{session}", token_count=count))
@@ -62,6 +68,15 @@ class SessionClient:
     def is_idle(self, session):
         found = self.service.GetSession(self.messages.GetSessionRequest(name=f"sessions/{session}"))
         return found.state == self.messages.Session.STATE_IDLE
+
+    def explain_last(self, session):
+        """How the session came back the last time."""
+        return self.cache.ExplainRestore(self.cache_messages.ExplainRestoreRequest(name=f"sessions/{session}", last=True))
+
+    def tiers_of(self, session):
+        """Where each of its blocks lies, by name."""
+        report = self.cache.ExplainRestore(self.cache_messages.ExplainRestoreRequest(name=f"sessions/{session}"))
+        return [self.common.Tier.Name(block.tier) for block in report.blocks]
 
     def delete(self, session):
         self.service.DeleteSession(self.messages.DeleteSessionRequest(name=f"sessions/{session}"))

@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_device.h"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -52,8 +53,14 @@ class CpuEvent final : public Event {
     return Status();
   }
 
+  double SecondsSince(const Event& earlier) const override {
+    const auto& other = static_cast<const CpuEvent&>(earlier);
+    return std::chrono::duration<double>(time_ - other.time_).count();
+  }
+
   void Pass() {
     std::lock_guard lock(mutex_);
+    time_ = std::chrono::steady_clock::now();
     passed_ = true;
     changed_.notify_all();
   }
@@ -62,6 +69,7 @@ class CpuEvent final : public Event {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool passed_ = false;
+  std::chrono::steady_clock::time_point time_;  // when it passed; it does not change any more
 };
 
 class CpuCopyStream final : public Stream {

@@ -1,0 +1,147 @@
+"""The row `returns` of `./cairn bench`: eight sessions that want to come back from a slow disk at once, while four streams
+decode. There is one server for each policy; turn by turn each has its eight sessions come back, all asked for together."""
+
+import concurrent.futures
+import contextlib
+import pathlib
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+
+import grpc
+
+from bench_contestants import BenchError
+from bench_report import table as markdown
+from bench_restore import MEGABYTE, NEW, pool_bytes, serve
+from bench_tiers import seconds, token_ids
+
+POLICIES = ("load_all", "recompute_all", "cake", "cairn")
+BANDWIDTH = 20  # of the disk, in MB/s
+# Tokens of the sessions, in the order in which they are asked for: long ones before short ones and behind them.
+CONTEXTS = (1536, 512, 1024, 2048, 256, 1280, 768, 1024)
+STREAMS, STREAM_CONTEXT, STREAM_TOKENS = 4, 64, 7000
+WINDOW = 3.0  # seconds for which the streams are watched alone, before and after
+GAIN_GOAL, PACE_GOAL = 1.3, 0.8
+
+
+def names():
+    return [f"session-{i}" for i in range(len(CONTEXTS))]
+
+
+class Streams:
+    """Sessions that decode for as long as this lives; counts their tokens."""
+
+    def __init__(self, client):
+        self.client = client
+        self.count = 0
+        self.lock = threading.Lock()
+
+    def __enter__(self):
+        self.names = [f"stream-{i}" for i in range(STREAMS)]
+        for i, name in enumerate(self.names):
+            self.client.create(name, token_ids(STREAM_CONTEXT, seed=100 + i))
+        self.calls = [self.client.decode_call(name, count=STREAM_TOKENS) for name in self.names]
+        self.threads = [threading.Thread(target=self.read, args=(call,)) for call in self.calls]
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def read(self, call):
+        with contextlib.suppress(grpc.RpcError):  # it is cancelled in the end
+            for message in call:
+                with self.lock:
+                    self.count += len(message.token_ids)
+
+    def rate(self, wait):
+        """Tokens a second of all of them while `wait` runs."""
+        count, begin = self.count, time.monotonic()
+        wait()
+        return (self.count - count) / (time.monotonic() - begin)
+
+    def __exit__(self, *_):
+        for call in self.calls:
+            call.cancel()
+        for thread in self.threads:
+            thread.join()
+        for name in self.names:
+            self.client.delete(name)
+
+
+def prepare(cairn, folder):
+    with contextlib.ExitStack() as stack:
+        client = serve(cairn, stack, sum(CONTEXTS), folder, "--recalibrate")
+        for i, (name, context) in enumerate(zip(names(), CONTEXTS)):
+            client.create(name)
+            client.decode(name, token_ids(context, seed=i))
+            client.truncate(name, context)
+            client.suspend(name, "disk")
+
+
+def come_back(client):
+    """{"took": seconds to the first token of each session, "pace": rate of the streams meanwhile over their rate alone}."""
+    for name in names():
+        client.suspend(name, "disk")
+    with Streams(client) as streams, concurrent.futures.ThreadPoolExecutor(len(CONTEXTS)) as pool:
+        time.sleep(0.5)
+        before = streams.rate(lambda: time.sleep(WINDOW))
+        took = []
+
+        def all_of_them():
+            returns = [pool.submit(client.decode, name, token_ids(NEW, seed=2)) for name in names()]
+            took.extend(seconds(each.result().first_token_time) for each in returns)
+
+        beside = streams.rate(all_of_them)
+        after = streams.rate(lambda: time.sleep(WINDOW))
+        if any(not thread.is_alive() for thread in streams.threads):
+            raise BenchError("a stream ended before the sessions were back")
+    for name, context in zip(names(), CONTEXTS):
+        client.truncate(name, context)
+    return {"took": took, "pace": beside / statistics.mean((before, after))}
+
+
+def measure(cairn, repeat, say):
+    samples = {policy: [] for policy in POLICIES}
+    with tempfile.TemporaryDirectory(dir=cairn.build) as folder, contextlib.ExitStack() as stack:
+        seed = pathlib.Path(folder) / "seed"
+        say(f"returns: {len(CONTEXTS)} sessions of {sum(CONTEXTS):,} tokens")
+        prepare(cairn, seed)
+        clients = {}
+        for policy in POLICIES:
+            shutil.copytree(seed, pathlib.Path(folder) / policy)
+            clients[policy] = serve(cairn, stack, sum(CONTEXTS), pathlib.Path(folder) / policy, "--restore-policy", policy,
+                                    "--disk-bandwidth-limit", BANDWIDTH * MEGABYTE)
+        for turn in range(repeat):
+            for policy, client in clients.items():
+                samples[policy].append(come_back(client))
+                last = samples[policy][-1]
+                say(f"returns [{turn + 1}/{repeat}] {policy}: mean {statistics.mean(last['took']):.3f} s, the streams keep "
+                    f"{last['pace']:.0%}")
+    return summarize(samples)
+
+
+def summarize(samples):
+    policies = {}
+    for policy, turns in samples.items():
+        policies[policy] = {"mean": statistics.median(statistics.mean(turn["took"]) for turn in turns),
+                            "last": statistics.median(max(turn["took"]) for turn in turns),
+                            "pace": statistics.median(turn["pace"] for turn in turns)}
+    return {"contexts": CONTEXTS, "bandwidth": BANDWIDTH, "policies": policies, "samples": samples,
+            "gain": policies["load_all"]["mean"] / policies["cairn"]["mean"]}
+
+
+def table(report):
+    lines = [[policy, f"{of['mean']:.3f}", f"{of['last']:.3f}", f"{of['pace']:.0%}"]
+             for policy, of in report["policies"].items()]
+    pace = report["policies"]["cairn"]["pace"]
+    gain = report["gain"]
+
+    def short(met):
+        return "" if met else ", short"
+
+    return (markdown(["seconds to the first token", "mean", "last", "streams keep"], lines) +
+            f"\n\n{len(report['contexts'])} sessions of {sum(report['contexts']):,} tokens come back together from a disk of "
+            f"{report['bandwidth']} MB/s beside {STREAMS} streams. load_all ÷ cairn, means: {gain:.2f} (goal >= "
+            f"{GAIN_GOAL}{short(gain >= GAIN_GOAL)}); beside cairn the streams keep {pace:.0%} of their rate (goal >= "
+            f"{PACE_GOAL:.0%}{short(pace >= PACE_GOAL)}).")
