@@ -314,17 +314,11 @@ class BlockStore {
   };
   struct Move {
     BlockId block;
-<<<<<<< Updated upstream
     Place target;       // of a load, a demotion and a promotion
     RecordId record;    // of a load from disk
     uint32_t turn = 0;  // of that
+    EventRef began;     // of a promotion: passed right before it
     EventRef event;     // of a copy
-=======
-    Place target;     // of a load, a demotion and a promotion
-    RecordId record;  // of a load from disk
-    EventRef began;   // of a promotion: passed right before it
-    EventRef event;   // of a copy
->>>>>>> Stashed changes
     DepartureRef departure;
     bool is_stuck = false;  // a spill that hangs: nobody waits for it any more
   };
