@@ -102,9 +102,8 @@ Result<bool> ContextBlocks::Settle() {
   return loading_count_ > 0;
 }
 
-Status ContextBlocks::Revise(std::span<const uint32_t> tokens, const Planner& planner) {
+std::vector<Origin> ContextBlocks::Origins(std::span<const uint32_t> tokens) {
   std::vector<Origin> origins = store_.Survey(root_, tokens);
-  bool has_choice = false;
   for (size_t block = 0; block < origins.size(); ++block) {
     const Entry& entry = entries_[block];
     if (entry.sealed && !entry.loading) {
@@ -114,11 +113,17 @@ Status ContextBlocks::Revise(std::span<const uint32_t> tokens, const Planner& pl
     } else if (entry.filled > 0) {
       origins[block] = Origin::kAbsent;  // begun
     }
-    has_choice |= origins[block] == Origin::kHost || origins[block] == Origin::kDisk;
   }
-  if (!has_choice) return Status();
-  const RestorePlan plan = planner(origins);
-  for (size_t block = 0; block < origins.size(); ++block) {
+  return origins;
+}
+
+uint32_t ContextBlocks::LoadingFrom(Tier tier) const {
+  return static_cast<uint32_t>(std::ranges::count_if(
+      entries_, [&](const Entry& entry) { return entry.loading && entry.tier == tier; }));
+}
+
+Status ContextBlocks::Follow(std::span<const uint32_t> tokens, const RestorePlan& plan) {
+  for (size_t block = 0; block < plan.verdicts.size(); ++block) {
     const bool is_given_up = entries_[block].loading && plan.verdicts[block] == Verdict::kRecompute;
     if (is_given_up) RETURN_IF_ERROR(GiveUpLoad(block, tokens));
   }

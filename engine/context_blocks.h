@@ -8,7 +8,7 @@
 // Of the blocks that lie further down some are loaded and the others are computed again, as a plan
 // says (offload/restore_plan.h). Both go on at once: a position may be computed as soon as every
 // block before it is in place. What could not be loaded counts as missing when Settle finds out,
-// and Revise has what is left follow another plan.
+// and Follow has what is left follow another plan.
 //
 // (1) While it lives, every block it knows is held.
 // (2) Every block before first_missing_block_ is sealed, or will be when its load is over.
@@ -59,9 +59,15 @@ class ContextBlocks {
   // there is no slot to compute it in.
   Result<bool> Settle();
   bool is_loading() const { return loading_count_ > 0; }
+  uint32_t turn() const { return turn_; }  // of its latest plan
+  // What it takes now to use each full block: what is being computed counts as absent, what is
+  // being loaded as where it comes from. `tokens` as for Written.
+  std::vector<Origin> Origins(std::span<const uint32_t> tokens);
+  // Of the blocks, those that are being loaded from there.
+  uint32_t LoadingFrom(Tier tier) const;
   // Has blocks that are neither in place nor begun follow a new plan: loads that it does not want
   // are given up, and others begin. kResourceExhausted as Settle. `tokens` as for Written.
-  Status Revise(std::span<const uint32_t> tokens, const Planner& planner);
+  Status Follow(std::span<const uint32_t> tokens, const RestorePlan& plan);
   // Tokens in whole blocks that were found, by the tier where they lay; less those that got lost on
   // the way.
   struct Found {

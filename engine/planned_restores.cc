@@ -1,6 +1,7 @@
 #include "engine/planned_restores.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace cairn {
 namespace {
@@ -28,9 +29,11 @@ BlockSource SourceOf(Origin origin) {
   CHECK(false);
 }
 
-RestoreChannel ChannelOf(const LoadFlow& flow) {
+// `own`: of the loads under way, those of the contexts that are planned.
+RestoreChannel ChannelOf(const LoadFlow& flow, uint32_t own) {
   const double block_s = std::max(flow.block_s, kBlockSecondsMin);
-  return {.block_s = block_s, .backlog_s = block_s * flow.under_way};
+  return {.block_s = block_s,
+          .backlog_s = block_s * (flow.under_way - std::min(own, flow.under_way))};
 }
 
 }  // namespace
@@ -61,14 +64,27 @@ std::optional<PassCosts> PlannedRestores::pass_costs() const {
   return passes_->costs();
 }
 
-RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view) {
+RestorePolicy PlannedRestores::PolicyNow() const {
+  const bool knows = passes_ || settings_.policy == RestorePolicy::kRecomputeAll;
+  return knows ? settings_.policy : RestorePolicy::kLoadAll;
+}
+
+void PlannedRestores::LookAtChannels(std::span<const RestoreView> views) {
+  std::array<uint32_t, kRestoreChannels> own{};
+  for (const RestoreView& view : views) {
+    for (uint32_t c = 0; c < kRestoreChannels; ++c) own[c] += view.loading[c];
+  }
+  channels_[kHostChannel] = ChannelOf(store_.host_flow(), own[kHostChannel]);
+  channels_[kDiskChannel] = ChannelOf(store_.disk_flow(), own[kDiskChannel]);
+}
+
+RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view,
+                                          std::vector<BlockSource>& sources) const {
   const uint32_t block_tokens = store_.layout().block_tokens;
-  sources_.clear();
-  for (const Origin origin : view.blocks) sources_.push_back(SourceOf(origin));
-  channels_[kHostChannel] = ChannelOf(store_.host_flow());
-  channels_[kDiskChannel] = ChannelOf(store_.disk_flow());
+  sources.clear();
+  for (const Origin origin : view.blocks) sources.push_back(SourceOf(origin));
   RestoreProblem problem{
-      .blocks = sources_,
+      .blocks = sources,
       .new_tokens = view.new_tokens,
       .block_tokens = block_tokens,
       .layers = store_.layout().layer_count,
@@ -89,14 +105,26 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view) {
 }
 
 RestorePlan PlannedRestores::Plan(const RestoreView& view) {
-  const RestoreProblem problem = ProblemOf(view);
-  const RestorePolicy policy = passes_ || settings_.policy == RestorePolicy::kRecomputeAll
-                                   ? settings_.policy
-                                   : RestorePolicy::kLoadAll;
+  LookAtChannels({&view, 1});
   RestorePlan plan;
-  PlanRestore(problem, policy, scratch_, plan);
-  if (policy == RestorePolicy::kCairn) Probe(view, plan);
+  PlanRestore(ProblemOf(view, sources_), PolicyNow(), scratch_, plan);
+  if (PolicyNow() == RestorePolicy::kCairn) Probe(view, plan);
   return plan;
+}
+
+std::vector<RestorePlan> PlannedRestores::PlanTogether(std::span<const RestoreView> views) {
+  if (views.size() == 1) return {Plan(views[0])};
+  LookAtChannels(views);
+  std::vector<std::vector<BlockSource>> sources(views.size());
+  std::vector<RestoreProblem> problems;
+  for (size_t i = 0; i < views.size(); ++i) problems.push_back(ProblemOf(views[i], sources[i]));
+  std::vector<RestorePlan> plans(views.size());
+  uint32_t turn = 0;
+  for (QueuedRestore& queued : PlanRestores(problems, PolicyNow())) {
+    plans[queued.problem] = std::move(queued.plan);
+    plans[queued.problem].turn = turn++;
+  }
+  return plans;
 }
 
 // Loads the last block that has a copy on disk though it does not pay. If it comes too late it is

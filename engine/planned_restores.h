@@ -28,12 +28,15 @@ class PlannedRestores final : public RestoreStrategy {
   PlannedRestores(const RestoreSettings& settings, const BlockStore& store, const Clock& clock);
 
   RestorePlan Plan(const RestoreView& view) override;
+  std::vector<RestorePlan> PlanTogether(std::span<const RestoreView> views) override;
   std::optional<std::chrono::nanoseconds> revision_interval() const override;
   void Learn(const PassSample& sample) override;
   std::optional<PassCosts> pass_costs() const override;
 
  private:
-  RestoreProblem ProblemOf(const RestoreView& view);
+  RestorePolicy PolicyNow() const;
+  void LookAtChannels(std::span<const RestoreView> views);
+  RestoreProblem ProblemOf(const RestoreView& view, std::vector<BlockSource>& sources) const;
   void Probe(const RestoreView& view, RestorePlan& plan);
 
   const RestoreSettings settings_;

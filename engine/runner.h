@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -106,14 +107,18 @@ class Runner {
   ContextBlocks::Planner FirstPlannerFor(Sequence& sequence);
   RestorePlan PlanAndReport(const Sequence& sequence, std::span<const Origin> origins,
                             RestoreReport& report);
+  void ReportAgain(Sequence& sequence, const RestorePlan& plan, std::span<const Origin> origins);
   void FinishRestore(Sequence& sequence);
   void TraceRestore(const Sequence& sequence, const RestoreReport& report, Clock::Monotonic now);
   void TraceRestoredRows(const std::vector<Work>& works, Clock::Monotonic begin,
                          Clock::Monotonic end);
   uint32_t DecodeRowCount() const;
   void SettleRestoring();
-  void Settle(Sequence& sequence);
-  Result<bool> ReviseAndSettle(Sequence& sequence);
+  void Settle(Sequence& sequence, const std::function<Status(ContextBlocks&)>& change);
+  void ReviseRestores(Clock::Monotonic step_begin);
+  std::vector<Sequence*> RestoresToRevise(Clock::Monotonic step_begin);
+  void ReviseTogether(const std::vector<Sequence*>& restores, Clock::Monotonic step_begin);
+  RestoreView ViewOf(const Sequence& sequence, std::span<const Origin> blocks) const;
   void Admit();
   std::vector<Sequence*> WaitingInOrder();
   bool TryAdmit(Sequence& sequence);

@@ -38,6 +38,16 @@ RestorePlan Runner::PlanAndReport(const Sequence& sequence, std::span<const Orig
   return plan;
 }
 
+// The plan that the sequence begins with is another one, beside those that come back with it.
+void Runner::ReportAgain(Sequence& sequence, const RestorePlan& plan,
+                         std::span<const Origin> origins) {
+  RestoreReport report = ReportOf(plan, origins, store_.Locate(sequence.root, sequence.tokens),
+                                  store_.layout().block_tokens);
+  report.planning_time = sequence.restore->planning_time;
+  report.decided_at = sequence.restore->decided_at;
+  *sequence.restore = std::move(report);
+}
+
 // Makes the plan that the sequence begins with, and opens the report of its restore.
 ContextBlocks::Planner Runner::FirstPlannerFor(Sequence& sequence) {
   return [this, &sequence](std::span<const Origin> origins) {

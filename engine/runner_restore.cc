@@ -1,5 +1,7 @@
 // How contexts come back: what the strategy decided, as it is carried out.
 #include <algorithm>
+#include <functional>
+#include <vector>
 
 #include "engine/runner.h"
 
@@ -13,13 +15,21 @@ uint32_t Runner::DecodeRowCount() const {
   return count;
 }
 
+RestoreView Runner::ViewOf(const Sequence& sequence, std::span<const Origin> blocks) const {
+  const size_t old_count = blocks.size() * store_.layout().block_tokens;
+  RestoreView view{.blocks = blocks,
+                   .new_tokens = static_cast<uint32_t>(sequence.tokens.size() - old_count),
+                   .decode_rows = DecodeRowCount()};
+  if (sequence.blocks != nullptr && sequence.sink != nullptr) {
+    view.loading[kHostChannel] = sequence.blocks->LoadingFrom(Tier::kHost);
+    view.loading[kDiskChannel] = sequence.blocks->LoadingFrom(Tier::kDisk);
+  }
+  return view;
+}
+
 ContextBlocks::Planner Runner::PlannerFor(const Sequence& sequence) {
   return [this, &sequence](std::span<const Origin> blocks) {
-    const size_t old_count = blocks.size() * store_.layout().block_tokens;
-    RestorePlan plan =
-        restores_.Plan({.blocks = blocks,
-                        .new_tokens = static_cast<uint32_t>(sequence.tokens.size() - old_count),
-                        .decode_rows = DecodeRowCount()});
+    RestorePlan plan = restores_.Plan(ViewOf(sequence, blocks));
     if (sequence.sink == nullptr) plan.turn = kTurnAhead;
     return plan;
   };
@@ -27,21 +37,25 @@ ContextBlocks::Planner Runner::PlannerFor(const Sequence& sequence) {
 
 void Runner::SettleRestoring() {
   for (const auto& [id, sequence] : sequences_) {
-    if (sequence->is_admitted()) Settle(*sequence);
+    if (!sequence->is_admitted()) continue;
+    Settle(*sequence, [](ContextBlocks& blocks) {
+      return blocks.is_loading() ? blocks.Settle().status() : Status();
+    });
   }
 }
 
-// Those whose blocks have all been loaded run from now on; what got lost is computed again.
-void Runner::Settle(Sequence& sequence) {
+// After `change` those whose blocks have all been loaded run; what got lost is computed again.
+void Runner::Settle(Sequence& sequence, const std::function<Status(ContextBlocks&)>& change) {
   const ContextBlocks::Found before = sequence.blocks->found();
   const bool was_loading = sequence.blocks->is_loading();
-  const Result<bool> loading = ReviseAndSettle(sequence);
-  if (trace_ != nullptr && was_loading && loading.ok() && !*loading) {
+  const Status changed = change(*sequence.blocks);
+  const bool is_loading = sequence.blocks->is_loading();
+  if (trace_ != nullptr && was_loading && changed.ok() && !is_loading) {
     trace_->Span("load", sequence.admitted, clock_.Now(), "",
                  TraceWriter::LoadTrack(sequence.id.value()));
   }
   const ContextBlocks::Found after = sequence.blocks->found();
-  if (sequence.is_first_restore && (was_loading || sequence.blocks->is_loading())) {
+  if (sequence.is_first_restore && (was_loading || is_loading)) {
     Usage& usage = sequence.usage;
     usage.recomputed_tokens +=
         before.host_tokens - after.host_tokens + before.disk_tokens - after.disk_tokens;
@@ -49,24 +63,62 @@ void Runner::Settle(Sequence& sequence) {
     usage.disk_tokens += after.disk_tokens - before.disk_tokens;
     usage.restore_time = clock_.Now() - sequence.admitted;
   }
-  if (!loading.ok()) {
+  if (!changed.ok()) {
     Preempt(sequence);
   } else {
-    sequence.phase = *loading ? Phase::kRestoring : Phase::kRunning;
+    sequence.phase = is_loading ? Phase::kRestoring : Phase::kRunning;
   }
 }
 
-// Whether something is still on its way.
-Result<bool> Runner::ReviseAndSettle(Sequence& sequence) {
-  ContextBlocks& blocks = *sequence.blocks;
-  if (blocks.is_loading()) RETURN_IF_ERROR(blocks.Settle().status());
-  const auto interval = restores_.revision_interval();
-  const bool is_restoring = blocks.missing_count(sequence.tokens.size()) > 1 || blocks.is_loading();
-  if (interval && is_restoring && clock_.Now() - sequence.planned >= *interval) {
-    sequence.planned = clock_.Now();
-    RETURN_IF_ERROR(blocks.Revise(sequence.tokens, PlannerFor(sequence)));
+// Contexts that come back are planned anew, all of them together, when one has joined or some time
+// has gone by; those that are fetched ahead of need each by itself.
+void Runner::ReviseRestores(Clock::Monotonic step_begin) {
+  std::vector<Sequence*> waited_for;
+  for (Sequence* sequence : RestoresToRevise(step_begin)) {
+    if (sequence->sink != nullptr) {
+      waited_for.push_back(sequence);
+    } else {
+      ReviseTogether({sequence}, step_begin);
+    }
   }
-  return blocks.is_loading();
+  if (!waited_for.empty()) ReviseTogether(waited_for, step_begin);
+}
+
+std::vector<Sequence*> Runner::RestoresToRevise(Clock::Monotonic step_begin) {
+  const auto interval = restores_.revision_interval();
+  if (!interval) return {};
+  std::vector<Sequence*> restores;
+  bool has_joined = false;
+  bool is_due = false;
+  for (const auto& [id, sequence] : sequences_) {
+    if (!sequence->is_admitted() || sequence->restore == nullptr) continue;
+    const ContextBlocks& blocks = *sequence->blocks;
+    if (blocks.missing_count(sequence->tokens.size()) <= 1 && !blocks.is_loading()) continue;
+    restores.push_back(sequence.get());
+    has_joined |= sequence->admitted >= step_begin;
+    is_due |= clock_.Now() - sequence->planned >= *interval;
+  }
+  if (!is_due && !(has_joined && restores.size() > 1)) restores.clear();
+  return restores;
+}
+
+void Runner::ReviseTogether(const std::vector<Sequence*>& restores, Clock::Monotonic step_begin) {
+  std::vector<std::vector<Origin>> origins;
+  std::vector<RestoreView> views;
+  origins.reserve(restores.size());  // views point to them
+  for (Sequence* sequence : restores) {
+    origins.push_back(sequence->blocks->Origins(sequence->tokens));
+    views.push_back(ViewOf(*sequence, origins.back()));
+  }
+  std::vector<RestorePlan> plans = restores_.PlanTogether(views);
+  for (size_t i = 0; i < restores.size(); ++i) {
+    Sequence& sequence = *restores[i];
+    if (sequence.sink == nullptr) plans[i].turn = kTurnAhead;
+    if (sequence.admitted >= step_begin) ReportAgain(sequence, plans[i], origins[i]);
+    sequence.planned = clock_.Now();
+    Settle(sequence,
+           [&](ContextBlocks& blocks) { return blocks.Follow(sequence.tokens, plans[i]); });
+  }
 }
 
 void Runner::LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseconds forward_time) {

@@ -16,6 +16,7 @@ bool Runner::Step() {
   ReleaseLongPaused();
   SettleRestoring();
   Admit();
+  ReviseRestores(begin);
   store_.OrderLoads();
   EndRound();
   NoteStates();
@@ -55,7 +56,11 @@ std::vector<Runner::Work> Runner::PlanWork() {
     if (rows_left == 0) {
       if (sequence->phase == Phase::kRunning) restored.push_back(sequence.get());
     } else {
-      runnable.push_back({id, rows_left, sequence->priority, sequence->restore_rows()});
+      runnable.push_back({.id = id,
+                          .rows_left = rows_left,
+                          .priority = sequence->priority,
+                          .restore_rows = sequence->restore_rows(),
+                          .turn = sequence->blocks->turn()});
     }
   }
   for (Sequence* sequence : restored) {

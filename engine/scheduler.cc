@@ -37,13 +37,31 @@ class OpenRows {
 
 uint32_t QuarterOf(uint32_t rows) { return rows == 0 ? 0 : std::max(1u, rows / 4); }
 
+// The shortest first; but of two that bring contexts back, the one of the earlier turn.
+void SortByLength(std::vector<SequenceView>& prefills) {
+  const auto is_shorter = [](const SequenceView& a, const SequenceView& b) {
+    return a.rows_left != b.rows_left ? a.rows_left < b.rows_left : RanksAbove(a, b);
+  };
+  const auto prompts = std::partition(prefills.begin(), prefills.end(),
+                                      [](const auto& view) { return view.restore_rows > 0; });
+  std::sort(prefills.begin(), prompts, [&](const SequenceView& a, const SequenceView& b) {
+    return a.turn != b.turn ? a.turn < b.turn : is_shorter(a, b);
+  });
+  std::sort(prompts, prefills.end(), is_shorter);
+  std::vector<SequenceView> sorted;
+  for (auto restore = prefills.begin(), prompt = prompts; sorted.size() < prefills.size();) {
+    const bool has_both = restore != prompts && prompt != prefills.end();
+    const bool is_restore = has_both ? is_shorter(*restore, *prompt) : restore != prompts;
+    sorted.push_back(is_restore ? *restore++ : *prompt++);
+  }
+  prefills = std::move(sorted);
+}
+
 // Adds the shares of those that have more than a row to go.
 void ShareBudget(std::vector<SequenceView> prefills, const StepBudget& budget,
                  std::vector<StepShare>& plan) {
   const SequenceView first = *std::min_element(prefills.begin(), prefills.end(), RanksAbove);
-  std::sort(prefills.begin(), prefills.end(), [](const SequenceView& a, const SequenceView& b) {
-    return a.rows_left != b.rows_left ? a.rows_left < b.rows_left : RanksAbove(a, b);
-  });
+  SortByLength(prefills);
   const OpenRows quarter({QuarterOf(budget.prefill_rows), QuarterOf(budget.restore_rows)});
   const uint32_t kept = quarter.RowsFor(first, 0);
   OpenRows open(budget);

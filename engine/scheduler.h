@@ -17,6 +17,7 @@ struct SequenceView {
   uint32_t rows_left = 0;  // rows until its next token can be sampled; 1 when it decodes
   int32_t priority = 0;
   uint32_t restore_rows = 0;  // of rows_left, the first ones: positions that come back
+  uint32_t turn = 0;          // among those that have some: who goes first
 };
 
 // Rows of a step besides the decode rows.
@@ -33,8 +34,8 @@ struct StepShare {
 // Decode rows first: every sequence with one row left gets it. The budget is shared by the others:
 // a quarter is kept for the one that has waited longest at the highest priority, so that nobody
 // starves, and the rest goes to the shortest first, so that a short request does not wait for a
-// long prompt. Who has positions to bring back gets no further than the budget for those. The
-// result is in order of arrival.
+// long prompt. Who has positions to bring back gets no further than the budget for those, and goes
+// not before one of an earlier turn. The result is in order of arrival.
 std::vector<StepShare> PlanStep(std::span<const SequenceView> runnable, const StepBudget& budget);
 
 // Whose blocks go when `requester` needs one and none is free: the lowest priority, of these the

@@ -102,6 +102,20 @@ TEST(PlanStep, ARestoreThatEndsWithinItsBudgetGoesOnWithItsPrompt) {
   EXPECT_EQ(rows({.prefill_rows = 64, .restore_rows = 20}), 64u);
 }
 
+TEST(PlanStep, RestoresGoByTheirTurns) {
+  std::vector<SequenceView> views = {View(1, 90), View(2, 100), View(3, 300)};
+  for (SequenceView& view : views) view.restore_rows = view.rows_left;
+  views[0].turn = 2;
+  views[1].turn = 1;
+  views[2].turn = 0;
+  views.push_back(View(4, 50));  // a prompt that is shorter than any
+  const auto plan = PlanStep(views, {.prefill_rows = 256});
+  EXPECT_EQ(RowsOf(plan, 1), 64u);  // a quarter, since it came first
+  EXPECT_EQ(RowsOf(plan, 4), 50u);
+  EXPECT_EQ(RowsOf(plan, 3), 142u);
+  EXPECT_EQ(RowsOf(plan, 2), 0u);
+}
+
 // For random batches: restores never get more than their budget, and all of it while they can use
 // it and the step has room.
 TEST(PlanStep, TheBudgetOfRestoresIsKeptAndUsed) {

@@ -17,7 +17,8 @@ class RandomRestores final : public RestoreStrategy {
   explicit RandomRestores(uint64_t seed) : rng_(seed) {}
 
   RestorePlan Plan(const RestoreView& view) override {
-    RestorePlan plan{.execution = Execution::kFront};
+    RestorePlan plan{.execution = Execution::kFront,
+                     .turn = rng_.Chance(0.1) ? kTurnAhead : static_cast<uint32_t>(rng_.Below(4))};
     plan.load_order.resize(kRestoreChannels);
     const double load_share = rng_.Chance(0.2) ? 0.0 : rng_.Chance(0.3) ? 1.0 : rng_.Uniform();
     for (uint32_t block = 0; block < view.blocks.size(); ++block) {
