@@ -215,7 +215,7 @@ Hold BlockStore::AcquireForUse(BlockId id, uint32_t priority, uint32_t turn) {
   ChangeTurn(id, turn, turn);
   BlockMeta& meta = At(id);
   meta.priority = priority;
-  ++meta.reuse_count;
+  reuse_odds_.NoteReuse(meta.reuse_count++);
   meta.reused_since_spill = true;
   meta.doomed = false;
   return Acquire(id);
@@ -342,6 +342,14 @@ Hold BlockStore::Seal(Hold filling, const BlockKey& parent, std::span<const uint
   if (!placed.is_new) return SealAgain(std::move(filling), placed.entry->block, priority);
   meta.key = placed.entry->key;
   meta.first_position = (placed.entry->depth - 1) * layout_.block_tokens;
+  // What follows it is there, so it was there before, and is asked for again.
+  const bool comes_back = placed.entry->child_entry_count > 0 || !placed.entry->followers.empty();
+  meta.reuse_count = comes_back;
+  if (comes_back) {
+    reuse_odds_.NoteReuse(1);
+  } else {
+    reuse_odds_.NoteComputed();
+  }
   BecomeHot(meta, parent, layout_.block_tokens, priority);
   DropCoveredTails(parent, tokens);
   return filling;

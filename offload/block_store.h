@@ -56,6 +56,7 @@
 #include "offload/eviction.h"
 #include "offload/flow_meter.h"
 #include "offload/prefix_index.h"
+#include "offload/reuse_odds.h"
 #include "offload/slot_pool.h"
 #include "offload/spill_store.h"
 
@@ -393,6 +394,7 @@ class BlockStore {
   // What blocks are worth, and who makes room: block_store_worth.cc.
   BlockPrices PricesNow() const;
   Origin NextCopyOf(const BlockMeta& meta) const;
+  double OddsOfReused() const;
   EvictionCandidate CandidateOf(BlockId id, double cost_s, Clock::Monotonic now) const;
   std::vector<BlockId> RankIdle(uint32_t count, Idle kind, bool as_if_written = false) const;
   void MakeRoom(uint32_t need);
@@ -400,6 +402,8 @@ class BlockStore {
   std::vector<EvictionCandidate> HostCopies(Idle kind, Clock::Monotonic now) const;
   double HostCopySaves(const BlockPrices& prices, const BlockMeta& meta) const;
   void WeighWriting();
+  bool PaysWhileIdle(const BlockPrices& prices, const BlockMeta& meta) const;
+  void ProbeWriting();
   void WriteDownHost();
 
   // Moves: block_store_moves.cc.
@@ -456,7 +460,9 @@ class BlockStore {
   std::vector<Leaving> leaving_;
   std::vector<DepartureRef> departures_;  // those whose `done` is still to be called
   std::optional<RecomputePrice> recompute_price_;
+  ReuseOdds reuse_odds_;
   uint32_t first_worth_writing_ = 0;  // blocks before this position are not
+  double loading_share_ = 0;          // of the time in which the disk loads
   Clock::Monotonic last_write_back_;
   uint64_t written_back_ = 0;            // the use_order_ up to which WriteBack has nothing to do
   std::unique_ptr<Stream> copy_stream_;  // first to go: it may still copy

@@ -138,12 +138,12 @@ uint32_t BlockStore::LeavingCount() const {
   return count;
 }
 
-// Makes a copy of an idle block in the next tier that has room, if it pays.
+// Makes a copy of an idle block in the next tier that has room.
 bool BlockStore::BeginCopyBelow(BlockId id) {
   const BlockMeta& meta = At(id);
   const bool to_host = can_demote() && meta.tail_tokens.empty();
   if (to_host && BeginDemotion(id, nullptr)) return true;
-  return meta.first_position >= first_worth_writing_ && BeginSpill(id, nullptr);
+  return BeginSpill(id, nullptr);
 }
 
 void BlockStore::Suspend(const BlockKey& root, std::span<const uint32_t> tokens, Tier tier,
@@ -391,14 +391,16 @@ void BlockStore::Relocate(const DiskTier::Relocation& relocation) {
 }
 
 // Of a segment that goes for want of room, what was used since it was written, and is worth writing
-// again, gets a second chance.
+// again, gets a second chance. Not what is in memory: a record of that saves nothing now, and it is
+// written again when it is to leave.
 void BlockStore::RetireIfDue() {
   while (std::optional<DiskTier::Candidate> candidate = disk_->SegmentToRetire()) {
     std::vector<RecordId> keep;
     std::vector<std::pair<RecordId, BlockId>> gone;
     for (const auto& [record, block] : candidate->records) {
       const bool was_used = block.valid() && std::exchange(At(block).reused_since_spill, false) &&
-                            At(block).first_position >= first_worth_writing_;
+                            At(block).first_position >= first_worth_writing_ &&
+                            !IsResident(At(block));
       const bool stays = (candidate->keeps_all || was_used) && keep.size() < candidate->keep_max;
       if (stays) {
         keep.push_back(record);

@@ -17,7 +17,12 @@ constexpr uint32_t kRankedShare = 64;
 // Of the slots, the share whose blocks are next to go and are kept such that nothing is lost then.
 constexpr uint32_t kLosslessShare = 4;
 constexpr std::chrono::milliseconds kWriteBackInterval{20};
-constexpr uint32_t kWriteBackMax = 32;  // blocks at a time
+constexpr uint32_t kWriteBackMax = 32;         // blocks at a time
+constexpr uint32_t kWriteProbe = 8;            // blocks: enough to tell that a disk has changed
+constexpr double kLoadingWindow = 1024;        // looks at the disk, of 20 ms or more
+constexpr double kLoadingShareMin = 1.0 / 16;  // no write is free: a disk wears out
+// Of a reused block under EvictionPolicy::kFixed.
+constexpr double kFixedOdds = 32;
 
 }  // namespace
 
@@ -37,12 +42,17 @@ Origin BlockStore::NextCopyOf(const BlockMeta& meta) const {
   return meta.record.valid() && disk_->TakesLoads() ? Origin::kDisk : Origin::kAbsent;
 }
 
+double BlockStore::OddsOfReused() const {
+  return config_.eviction == EvictionPolicy::kPrices ? reuse_odds_.factor() : kFixedOdds;
+}
+
 EvictionCandidate BlockStore::CandidateOf(BlockId id, double cost_s, Clock::Monotonic now) const {
   const BlockMeta& meta = At(id);
   return {.block = id,
           .cost_s = cost_s,
           .priority = meta.priority,
           .reuse_count = meta.reuse_count,
+          .odds = meta.reuse_count > 0 ? OddsOfReused() : 1,
           .idle = now - meta.last_use,
           .use_order = meta.use_order,
           .seal_order = meta.seal_order};
@@ -164,26 +174,45 @@ void BlockStore::WriteBack() {
   const Clock::Monotonic now = clock_.Now();
   if (now - last_write_back_ < kWriteBackInterval) return;
   last_write_back_ = now;
+  loading_share_ += ((disk_flow().under_way > 0) - loading_share_) / kLoadingWindow;
   WeighWriting();
   WriteDownHost();
   const uint32_t wanted = stats().capacity / kLosslessShare + 1;
   const uint32_t coming = free_count() + Count(Standing::kBusy);
   if (coming >= wanted) return;
-  // A disk that is too slow to be used is tried now and then, so that it is noticed when it is not.
-  const bool is_untried = disk_ && Count(Standing::kDirty) == 0 && disk_->write_is_due();
-  if (is_untried && Count(Standing::kCheap) > 0) {
-    for (const BlockId id : RankIdle(evictable_count(), Idle::kLossless)) {
-      if (StandingOf(At(id)) == Standing::kCheap && BeginSpill(id, nullptr)) break;
-    }
-  }
-  if (Count(Standing::kDirty) == 0 || written_back_ == use_order_) return;
+  if (disk_ && Count(Standing::kDirty) == 0 && disk_->write_is_due()) ProbeWriting();
+  const bool any_unwritten = Count(Standing::kDirty) + Count(Standing::kCheap) > 0;
+  if (!any_unwritten || written_back_ == use_order_) return;
+  const BlockPrices prices = PricesNow();
   uint32_t tries = 0;
   for (const BlockId id : RankIdle(wanted - coming, Idle::kAll, true)) {
-    if (StandingOf(At(id)) != Standing::kDirty) continue;
+    const Standing standing = StandingOf(At(id));
+    if (standing == Standing::kClean) continue;
+    if (standing == Standing::kCheap && !PaysWhileIdle(prices, At(id))) continue;
     BeginCopyBelow(id);
     if (++tries == kWriteBackMax) break;
   }
   if (tries == 0) written_back_ = use_order_;
+}
+
+// Nobody waits for the disk to write a block that is computed in less time. While nobody wants
+// anything of it, its time is cheap: what is written then delays a load as often as there are any.
+bool BlockStore::PaysWhileIdle(const BlockPrices& prices, const BlockMeta& meta) const {
+  if (!disk_ || disk_flow().under_way > 0) return false;
+  const double saved_s = prices.BringBack(Origin::kAbsent, meta.first_position) -
+                         prices.BringBack(Origin::kDisk, meta.first_position);
+  return reuse_odds_.Chance(meta.reuse_count) * saved_s >
+         prices.write_s * std::max(loading_share_, kLoadingShareMin);
+}
+
+// A disk that is too slow to be written to is tried now and then, so that it is noticed when it is
+// not any more.
+void BlockStore::ProbeWriting() {
+  uint32_t begun = 0;
+  for (const BlockId id : RankIdle(evictable_count(), Idle::kLossless)) {
+    if (begun == kWriteProbe) return;
+    if (StandingOf(At(id)) == Standing::kCheap) begun += BeginSpill(id, nullptr);
+  }
 }
 
 // Where blocks are used on the device alone, those in the host pool are written down too, so that

@@ -12,7 +12,8 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-constexpr std::chrono::seconds kProbeInterval{1};
+// Longer than an open segment waits for more, so that what is tried ends.
+constexpr std::chrono::seconds kWriteProbeInterval{10};
 constexpr uint64_t kCompactMin = 4;  // segments, below which dead records are left alone
 
 // Orders before which no price is trusted: the first ones meet cold caches.
@@ -61,7 +62,7 @@ double DiskTier::write_s() const {
   return std::chrono::duration<double>(std::max(time, LimitedTime())).count();
 }
 
-bool DiskTier::write_is_due() const { return clock_.Now() - last_spill_ >= kProbeInterval; }
+bool DiskTier::write_is_due() const { return clock_.Now() - last_spill_ >= kWriteProbeInterval; }
 
 // What a block takes at least under the limit on the bandwidth.
 nanoseconds DiskTier::LimitedTime() const {

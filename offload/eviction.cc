@@ -11,10 +11,9 @@ namespace cairn {
 
 double Worth(const EvictionCandidate& candidate) {
   const double wish = std::exp2((static_cast<double>(candidate.priority) - kPriorityDefault) / 10);
-  const double reuse = candidate.reuse_count > 0 ? kReusedFactor : 1;
   const std::chrono::duration<double> idle =
       std::max<std::chrono::nanoseconds>(candidate.idle, kIdleMin);
-  return candidate.cost_s * wish * reuse / idle.count();
+  return candidate.cost_s * wish * candidate.odds / idle.count();
 }
 
 namespace {

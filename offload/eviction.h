@@ -3,16 +3,16 @@
 //
 //   worth = cost_s                            from its next copy, or computed (block_prices.h)
 //           * 2 ^ ((priority - 50) / 10)      the user's wish
-//           * (reused ? kReusedFactor : 1)    proof of reuse
+//           * odds                            proof of reuse (reuse_odds.h)
 //           / idle                            nearness of reuse
 //
 // So what has a copy nearby goes before what has to be computed, the early blocks of a chain go
 // before its later ones, which attend to more, and a parked tail of few tokens goes soon. Dividing
 // by the idle time is the rule of hyperbolic caching (Blankstein, Sen, Freedman: USENIX ATC 2017).
-// The factor for reuse keeps a scan from flushing the working set, as the small queue of S3-FIFO
-// does (Yang and others, SOSP 2023): blocks that were used once make room for each other, until a
-// reused block has been idle kReusedFactor times as long as they. What was hot and is no longer so
-// ages out by itself.
+// The odds keep a scan from flushing the working set, as the small queue of S3-FIFO does (Yang and
+// others, SOSP 2023): where blocks that were used once seldom come back, they make room for each
+// other, until a reused block has been idle so many times as long as they. What was hot and is no
+// longer so ages out by itself.
 #pragma once
 
 #include <chrono>
@@ -38,14 +38,12 @@ struct EvictionCandidate {
   double cost_s = 0;                 // what it takes to bring it back when it is gone
   uint32_t priority = 0;             // 0 .. kPriorityMax
   uint32_t reuse_count = 0;          // how often it was found again after it was sealed
+  double odds = 1;                   // of that happening again, over one that never was
   std::chrono::nanoseconds idle{0};  // since its last use
   uint64_t use_order = 0;            // grows from use to use: orders equal worths
   uint64_t seal_order = 0;           // grows from block to block
 };
 
-// In the traces of tests/eviction_test.cc 16 loses a ninth of the hot set to a scan of five times
-// the pool, and 64 keeps a former hot set for too long.
-inline constexpr double kReusedFactor = 32;
 // Below this, idle times count as equal: it is about one step, and order within a step is chance.
 inline constexpr std::chrono::milliseconds kIdleMin{10};
 

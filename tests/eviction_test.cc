@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "offload/block_prices.h"
+#include "offload/reuse_odds.h"
 
 namespace cairn {
 namespace {
@@ -43,12 +44,34 @@ TEST(Worth, TenPointsOfPriorityDoubleIt) {
   EXPECT_DOUBLE_EQ(Worth(urgent), Worth(Typical()) / 32);
 }
 
-TEST(Worth, ReuseCounts) {
+TEST(Worth, IsProportionalToTheOdds) {
   EvictionCandidate reused = Typical();
-  reused.reuse_count = 1;
-  EXPECT_DOUBLE_EQ(Worth(reused), kReusedFactor * Worth(Typical()));
-  reused.reuse_count = 2;
-  EXPECT_DOUBLE_EQ(Worth(reused), kReusedFactor * Worth(Typical()));
+  reused.odds = 7;
+  EXPECT_DOUBLE_EQ(Worth(reused), 7 * Worth(Typical()));
+}
+
+// As many as the window holds, so that what was before does not count.
+TEST(ReuseOdds, FollowTheSharesThatComeBack) {
+  ReuseOdds odds;
+  EXPECT_DOUBLE_EQ(odds.factor(), 4);
+  for (int i = 0; i < 10000; ++i) {  // every context comes back
+    odds.NoteComputed();
+    odds.NoteReuse(0);
+    odds.NoteReuse(1);
+  }
+  EXPECT_NEAR(odds.Chance(0), 1, 0.01);
+  EXPECT_NEAR(odds.Chance(3), 0.5, 0.01);
+  EXPECT_DOUBLE_EQ(odds.factor(), 1);
+  for (int i = 0; i < 10000; ++i) {  // one in ten does, and then again and again
+    odds.NoteComputed();
+    if (i % 10 == 0) odds.NoteReuse(0);
+    if (i % 10 == 0) odds.NoteReuse(1);
+    if (i % 10 == 0) odds.NoteReuse(2);
+  }
+  EXPECT_NEAR(odds.Chance(0), 0.1, 0.01);
+  EXPECT_NEAR(odds.factor(), 2.0 / 3 / 0.1, 0.2);
+  for (int i = 0; i < 10000; ++i) odds.NoteComputed();  // none does
+  EXPECT_DOUBLE_EQ(odds.factor(), ReuseOdds::kFactorMax);
 }
 
 TEST(Worth, IsFiniteForABlockJustUsed) {
@@ -64,6 +87,7 @@ std::vector<EvictionCandidate> RandomView(Rng& rng, uint32_t count) {
                     .cost_s = 0.001 * static_cast<double>(rng.Below(40)),
                     .priority = static_cast<uint32_t>(rng.Below(11) * 10),
                     .reuse_count = static_cast<uint32_t>(rng.Below(3)),
+                    .odds = 1 + static_cast<double>(rng.Below(4)),
                     .idle = milliseconds(rng.Below(100000)),
                     .use_order = i + 1,
                     .seal_order = count - i});
@@ -166,9 +190,10 @@ class CacheSim {
       if (is_new) {
         block = {.block = BlockId(name), .cost_s = BlockPrices().Recompute(i * 16)};
         block.priority = kPriorityDefault;
+        odds_.NoteComputed();
       } else {
         ++hits;
-        ++block.reuse_count;
+        odds_.NoteReuse(block.reuse_count++);
       }
       block.use_order = ++order_;
       last_use_[name] = now;
@@ -189,6 +214,7 @@ class CacheSim {
     for (const auto& [name, block] : blocks_) {
       view.push_back(block);
       view.back().idle = now - last_use_[name];
+      if (block.reuse_count > 0) view.back().odds = odds_.factor();
     }
     const auto excess = static_cast<uint32_t>(blocks_.size() - capacity_);
     for (const BlockId victim : PickVictims(view, excess, policy_)) blocks_.erase(victim.value());
@@ -198,27 +224,39 @@ class CacheSim {
   const uint32_t capacity_;
   std::unordered_map<uint32_t, EvictionCandidate> blocks_;
   std::unordered_map<uint32_t, nanoseconds> last_use_;
+  ReuseOdds odds_;
   uint64_t order_ = 0;
 };
 
-// Eight sessions of 50 blocks talk in turns in a pool of 600; then 60 documents of 50 blocks, five
-// times the pool, are read once each while the sessions pause.
-uint32_t HotBlocksAfterScan(EvictionPolicy policy) {
+// Eight sessions of 50 blocks talk in turns in a pool of 600, perhaps with a document now and then;
+// then 60 documents of 50 blocks, five times the pool, are read once each while the sessions pause.
+uint32_t HotBlocksAfterScan(EvictionPolicy policy, bool has_documents) {
   CacheSim cache(policy, 600);
   nanoseconds now = seconds(1);
-  for (int turn = 0; turn < 3; ++turn) {
-    for (uint32_t session = 0; session < 8; ++session) cache.Turn(session, 50, now += seconds(1));
+  uint32_t document = 100;
+  for (int turn = 0; turn < 20; ++turn) {
+    for (uint32_t session = 0; session < 8; ++session) {
+      cache.Turn(session, 50, now += seconds(1));
+      if (has_documents && session % 4 == 0) cache.Turn(document++, 50, now);
+    }
   }
-  for (uint32_t document = 100; document < 160; ++document)
-    cache.Turn(document, 50, now += seconds(1));
+  for (uint32_t i = 0; i < 60; ++i) cache.Turn(document++, 50, now += seconds(1));
   uint32_t resident = 0;
   for (uint32_t session = 0; session < 8; ++session) resident += cache.Resident(session, 50);
   return resident;
 }
 
 TEST(EvictionTrace, OnePassOverColdChainsDoesNotFlushTheHotSet) {
-  EXPECT_EQ(HotBlocksAfterScan(EvictionPolicy::kPrices), 400u);
-  EXPECT_EQ(HotBlocksAfterScan(EvictionPolicy::kLru), 0u);  // the trace does tell policies apart
+  EXPECT_EQ(HotBlocksAfterScan(EvictionPolicy::kPrices, true), 400u);
+  EXPECT_EQ(HotBlocksAfterScan(EvictionPolicy::kLru, true),
+            0u);  // the trace does tell policies apart
+}
+
+// Where everything came back until now, the first document is believed to come back too; a part of
+// the hot set is the price of learning that it does not.
+TEST(EvictionTrace, AScanThatNobodyExpectsTakesAPartOfTheHotSet) {
+  EXPECT_GE(HotBlocksAfterScan(EvictionPolicy::kPrices, false), 100u);
+  EXPECT_EQ(HotBlocksAfterScan(EvictionPolicy::kLru, false), 0u);
 }
 
 // What was hot and is over gives way to new sessions that come back, in bounded time.
