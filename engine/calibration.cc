@@ -108,7 +108,11 @@ Result<PassFit> MeasurePasses(Model& model, uint32_t rows_max, uint32_t position
     }
     spent += samples.back().seconds;
   }
-  return FitPasses(samples);
+  const Result<PassFit> fit = FitPasses(samples);
+  if (fit.ok() && !(fit->costs.token_s > 0)) {
+    return Status(Code::kUnavailable, "long passes took no longer than short ones");
+  }
+  return fit;
 }
 
 std::optional<PassFit> FindCalibration(const std::string& path, const CalibrationSubject& subject) {

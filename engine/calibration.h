@@ -16,7 +16,8 @@ namespace cairn {
 
 // Runs passes of up to `rows_max` rows at positions below `positions_max`, over blocks of its own,
 // for as long as `time` allows; two of them in any case. kResourceExhausted without memory for the
-// blocks, kUnavailable when `clock` shows no time passing. Threads: that of the model.
+// blocks, kUnavailable when `clock` shows no time passing, or what was measured makes no sense, as
+// on a machine that does much else. Threads: that of the model.
 Result<PassFit> MeasurePasses(Model& model, uint32_t rows_max, uint32_t positions_max,
                               std::chrono::nanoseconds time, const Clock& clock);
 

@@ -210,24 +210,29 @@ std::optional<PassFit> CalibratePasses(const LoadOptions& options, Model& model,
                                        const ModelInfo& info, const EngineConfig& config,
                                        const Clock& clock, std::vector<std::string>& warnings) {
   constexpr auto kTime = std::chrono::milliseconds(1500);
-  constexpr uint32_t kPositionsMax = 8192;  // beyond, the costs go on as straight lines
+  constexpr uint32_t kRowsMax = 256, kPositionsMax = 8192;  // beyond, costs are straight lines
+  constexpr double kSpreadMax = 0.12;
   if (options.calibrate == Calibrate::kNever) return std::nullopt;
   const DeviceInfo& device = model.device().info();
   const std::string path = options.model_path + ".calibration";
-  const CalibrationSubject subject = {.machine = device.name + ", " + info.arithmetic + kBuild,
+  const uint32_t rows_max = std::min(config.prefill_chunk, kRowsMax);
+  const uint32_t positions_max = std::min(config.context_length, kPositionsMax);
+  const CalibrationSubject subject = {.machine = device.name + ", " + info.arithmetic + kBuild +
+                                                 ", passes of " + std::to_string(rows_max) +
+                                                 " below " + std::to_string(positions_max),
                                       .model = info.fingerprint,
                                       .threads = device.thread_count};
   if (options.calibrate == Calibrate::kOnce) {
     if (const std::optional<PassFit> kept = FindCalibration(path, subject)) return kept;
   }
-  const Result<PassFit> measured = MeasurePasses(
-      model, config.prefill_chunk, std::min(config.context_length, kPositionsMax), kTime, clock);
+  const Result<PassFit> measured = MeasurePasses(model, rows_max, positions_max, kTime, clock);
   if (!measured.ok()) {
     warnings.push_back("not calibrated, restores are planned once passes were seen: " +
                        measured.status().message());
     return std::nullopt;
   }
-  KeepCalibration(path, subject, *measured);
+  // Of a machine that is busy with something else it is better than nothing, but for this once.
+  if (measured->spread <= kSpreadMax) KeepCalibration(path, subject, *measured);
   return *measured;
 }
 

@@ -4,17 +4,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 
 namespace cairn {
 
 std::string ReadSmallFile(const std::string& path, size_t bytes_max) {
-  std::ifstream file(path, std::ios::binary);
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // not for a pipe
+  if (descriptor < 0) return "";
   std::string text(bytes_max, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
+  struct stat info;
+  const bool is_file = fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode);
+  const ssize_t count = is_file ? read(descriptor, text.data(), text.size()) : 0;
+  close(descriptor);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(count, 0)));
   return text;
 }
 

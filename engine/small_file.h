@@ -7,7 +7,7 @@
 
 namespace cairn {
 
-// At most the first `bytes_max` bytes; empty when the file cannot be read.
+// At most the first `bytes_max` bytes; empty when the file cannot be read, or is none.
 std::string ReadSmallFile(const std::string& path, size_t bytes_max);
 
 // Puts `text` in the file's place, whole or not at all: whoever reads it meanwhile finds the old

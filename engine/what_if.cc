@@ -245,6 +245,11 @@ Status ReadProblem(const Json& json, WhatIf& what_if) {
     fields.Fail("policy", policies, fields.Find("policy"));
   }
   ReadExecutions(fields, problem);
+  const bool is_front =
+      what_if.policy == RestorePolicy::kCake || what_if.policy == RestorePolicy::kCut;
+  if (is_front && !problem.allows_front) {
+    fields.Fail("executions", "\"front\", which the policy uses", fields.Find("executions"));
+  }
   ReadChannels(fields.Find("channels"), block_bytes, fields, what_if, status);
   ReadBlocks(fields, what_if);
   fields.ExpectNoMore();

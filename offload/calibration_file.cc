@@ -11,16 +11,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kVersion = 1;
-constexpr double kSecondsMax = 1e6;
+// What no machine takes: a fit of nonsense, or of one that did something else.
+constexpr double kPassSecondsMax = 1000;
+constexpr double kTokenSecondsMin = 1e-10, kTokenSecondsMax = 100;
+constexpr double kTokenPositionSecondsMax = 1e-4;
 
 // Throws what the library throws, and std::out_of_range for what cannot be.
 double Number(const Json& object, const char* name, double min, double max) {
   const double value = object.at(name).get<double>();
   if (!(value >= min && value <= max)) throw std::out_of_range(name);
   return value;
-}
-double Seconds(const Json& object, const char* name) {
-  return Number(object, name, 0, kSecondsMax);
 }
 
 Json ToJson(const Calibration& calibration) {
@@ -40,10 +40,10 @@ Calibration FromJson(const Json& json) {
   made.subject.machine = json.at("machine").get<std::string>();
   made.subject.model = json.at("model").get<std::string>();
   made.subject.threads = static_cast<uint32_t>(Number(json, "threads", 0, 1 << 16));
-  made.pass = {{.pass_s = Seconds(json, "pass_s"),
-                .sweep_s = Seconds(json, "sweep_s"),
-                .token_s = Seconds(json, "token_s"),
-                .token_position_s = Seconds(json, "token_position_s")},
+  made.pass = {{.pass_s = Number(json, "pass_s", 0, kPassSecondsMax),
+                .sweep_s = Number(json, "sweep_s", 0, kPassSecondsMax),
+                .token_s = Number(json, "token_s", kTokenSecondsMin, kTokenSecondsMax),
+                .token_position_s = Number(json, "token_position_s", 0, kTokenPositionSecondsMax)},
                Number(json, "spread", 0, 10)};
   return made;
 }

@@ -14,6 +14,8 @@ using std::chrono::nanoseconds;
 
 // Longer than an open segment waits for more, so that what is tried ends.
 constexpr std::chrono::seconds kWriteProbeInterval{10};
+// Records whose bytes may move before those of one more, under a limit: two readers' and a move's.
+constexpr int kRecordsBefore = 4;
 constexpr uint64_t kCompactMin = 4;  // segments, below which dead records are left alone
 
 // Orders before which no price is trusted: the first ones meet cold caches.
@@ -194,9 +196,12 @@ DiskTier::News DiskTier::Poll() {
   uint32_t loads_ended = 0;
   uint32_t loads_done = 0;
   Clock::Monotonic last_end;
-  for (const SpillCompletion& completion : store_->Poll()) {
+  std::vector<SpillCompletion> completions = store_->Poll();
+  if (GetsOn() || !completions.empty()) {
     last_progress_ = clock_.Now();
     hangs_ = false;
+  }
+  for (const SpillCompletion& completion : completions) {
     const MoveId move(completion.ticket.value());
     if (retiring_ && retiring_->move == move) {
       OnRetired(completion, news);
@@ -294,13 +299,22 @@ void DiskTier::OnRetired(const SpillCompletion& completion, News& news) {
   if (!completion.status.ok()) NoteOutcome(false, completion.status);
 }
 
+// Orders to write end together, when their segment is closed, which takes many records.
+bool DiskTier::GetsOn() {
+  const uint64_t count = store_->stats().record_count;
+  return std::exchange(record_count_, count) != count;
+}
+
 // Nothing has ended for too long. Whoever waits goes on without; what the disk still reads into or
 // from stays untouched until it answers.
 void DiskTier::GiveUpWhatHangs(News& news) {
   const bool is_waiting = !orders_.empty() || retiring_;
-  if (hangs_ || !is_waiting || clock_.Now() - last_progress_ < kPatience) return;
+  // A record may wait for its turn behind others, which is nobody's fault.
+  const auto patience = kPatience + kRecordsBefore * LimitedTime();
+  if (hangs_ || !is_waiting || clock_.Now() - last_progress_ < patience) return;
   hangs_ = true;
-  LogWarning("disk tier: no answer for " + std::to_string(kPatience.count()) +
+  LogWarning("disk tier: no answer for " +
+             std::to_string(std::chrono::duration_cast<std::chrono::seconds>(patience).count()) +
              " s; it is left alone until it answers");
   const Status status = Unavailable("the disk does not answer");
   std::vector<MoveId> cancelled;

@@ -1,9 +1,9 @@
 // The disk tier as BlockStore uses it: gives orders to a SpillStore, remembers which segment holds
 // which block's record, says when a segment has to go, and whether the disk is worth using at all.
 //
-// Orders are refused while the disk fails (TierHealth), hangs, or has no room. A disk that answers
-// nothing for kPatience hangs: what waits for it is given up, and what it was about to write to
-// is kept until it answers after all.
+// Orders are refused while the disk fails (TierHealth), hangs, or has no room. A disk that gets no
+// record done for kPatience, and the time of a few records under its limit, hangs: what waits for
+// it is given up, and what it was about to write to is kept until it answers after all.
 //
 // What pays is not decided here (block_prices.h, restore_planner.h).
 //
@@ -152,6 +152,7 @@ class DiskTier {
   void OnRead(const SpillCompletion& completion, const Order& order, News& news);
   void OnWritten(const SpillCompletion& completion, const Order& order, News& news);
   void OnRetired(const SpillCompletion& completion, News& news);
+  bool GetsOn();
   void GiveUpWhatHangs(News& news);
   void NoteOutcome(bool ok, const Status& status);
 
@@ -168,6 +169,7 @@ class DiskTier {
   bool hangs_ = false;
   bool has_unclosed_ = false;  // something was written since the last Close
   Clock::Monotonic last_progress_;
+  uint64_t record_count_ = 0;  // of the store, at the latest Poll
   FlowMeter load_meter_;
   uint32_t waited_loads_ = 0;  // of orders_, those that are not ahead of need
   uint32_t latest_turn_ = 0;   // of loads that the store may not have begun

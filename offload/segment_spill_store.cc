@@ -137,6 +137,7 @@ SpillStats SegmentSpillStore::stats() const {
   stats.segment_count = ledger_.segment_count();
   stats.bytes_read = bytes_read_;
   stats.bytes_written = bytes_written_;
+  stats.record_count = record_count_;
   stats.foreign_segments = ledger_.foreign_count();
   return stats;
 }
@@ -173,6 +174,7 @@ void SegmentSpillStore::RunNextRead() {
   {
     std::lock_guard lock(mutex_);
     bytes_read_ += record_bytes_;
+    ++record_count_;
     EndRead(order.record);
   }
   Complete({{.ticket = order.ticket,

@@ -105,6 +105,7 @@ class SegmentSpillStore final : public SpillStore {
   bool moving_waits_ = false;  // retirements wait for the open segment
   uint64_t bytes_read_ = 0;
   uint64_t bytes_written_ = 0;
+  uint64_t record_count_ = 0;
 
   // Of the writer's thread.
   RecordId next_id_;

@@ -29,6 +29,10 @@ void SegmentSpillStore::Run(SpillWrite& order) {
   next_id_ = RecordId(id.value() + 1);
   ++open_count_;
   const Status status = files_->Append(id, order.block, order.payload);
+  {
+    std::lock_guard lock(mutex_);
+    ++record_count_;
+  }
   appended_.push_back({order.ticket, id, steady_clock::now() - start});
   if (!status.ok()) return FailAppended(status);
   CloseIfFull();
@@ -49,6 +53,7 @@ void SegmentSpillStore::Run(SpillRetire& order) {
       continue;
     }
     bytes_read_ += record_bytes_;
+    ++record_count_;
     ++open_count_;
     moving.moved.push_back({from, next_id_, SegmentId()});
     next_id_ = RecordId(next_id_.value() + 1);

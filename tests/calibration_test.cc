@@ -2,6 +2,7 @@
 #include "engine/calibration.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -62,8 +63,11 @@ TEST_F(CalibrationTest, MeasuresPassesOfAModel) {
 
 TEST_F(CalibrationTest, EndsInTime) {
   const TickingClock clock;
-  ASSERT_TRUE(MeasurePasses(*model_, kRowsMax, kContext, std::chrono::seconds(1), clock).ok());
+  const Result<PassFit> fit =
+      MeasurePasses(*model_, kRowsMax, kContext, std::chrono::seconds(1), clock);
   EXPECT_EQ(clock.look_count(), 6);  // a first pass that does not count, and the two there must be
+  ASSERT_FALSE(fit.ok());            // which took equally long, whatever their rows
+  EXPECT_EQ(fit.status().code(), Code::kUnavailable);
 }
 
 TEST_F(CalibrationTest, NeedsAClockThatGoes) {
@@ -75,9 +79,9 @@ TEST_F(CalibrationTest, NeedsAClockThatGoes) {
 }
 
 TEST_F(CalibrationTest, IsFoundAgain) {
-  const PassFit fit = {{.pass_s = 0.1, .sweep_s = 0.2, .token_s = 0.3, .token_position_s = 0.4}};
+  const PassFit fit = {{.pass_s = 0.1, .sweep_s = 0.2, .token_s = 0.3, .token_position_s = 4e-5}};
   EXPECT_FALSE(FindCalibration(path_, subject_));
-  ASSERT_TRUE(KeepCalibration(path_, subject_, {}));
+  ASSERT_TRUE(KeepCalibration(path_, subject_, {{.token_s = 1}}));
   ASSERT_TRUE(KeepCalibration(path_, subject_, fit));
   const std::optional<PassFit> found = FindCalibration(path_, subject_);
   ASSERT_TRUE(found);
@@ -90,8 +94,8 @@ TEST_F(CalibrationTest, IsFoundAgain) {
 TEST_F(CalibrationTest, LeavesThoseOfOthers) {
   CalibrationSubject other = subject_;
   other.threads = 8;
-  ASSERT_TRUE(KeepCalibration(path_, other, {{.pass_s = 8}}));
-  ASSERT_TRUE(KeepCalibration(path_, subject_, {{.pass_s = 2}}));
+  ASSERT_TRUE(KeepCalibration(path_, other, {{.pass_s = 8, .token_s = 1}}));
+  ASSERT_TRUE(KeepCalibration(path_, subject_, {{.pass_s = 2, .token_s = 1}}));
   EXPECT_EQ(FindCalibration(path_, other)->costs.pass_s, 8);
   EXPECT_EQ(FindCalibration(path_, subject_)->costs.pass_s, 2);
 }
@@ -100,7 +104,7 @@ TEST_F(CalibrationTest, OfManyTheOldestAreForgotten) {
   CalibrationSubject subject = subject_;
   for (uint32_t threads = 1; threads <= kCalibrationsMax + 3; ++threads) {
     subject.threads = threads;
-    ASSERT_TRUE(KeepCalibration(path_, subject, {{.pass_s = 1}}));
+    ASSERT_TRUE(KeepCalibration(path_, subject, {{.token_s = 1}}));
   }
   EXPECT_TRUE(FindCalibration(path_, subject));
   subject.threads = 3;
@@ -112,8 +116,25 @@ TEST_F(CalibrationTest, OfManyTheOldestAreForgotten) {
 TEST_F(CalibrationTest, DamageIsReplaced) {
   ASSERT_TRUE(ReplaceSmallFile(path_, "{\"version\": 1, \"calibrations\": [{"));
   EXPECT_FALSE(FindCalibration(path_, subject_));
-  ASSERT_TRUE(KeepCalibration(path_, subject_, {{.pass_s = 2}}));
+  ASSERT_TRUE(KeepCalibration(path_, subject_, {{.token_s = 1}}));
   EXPECT_TRUE(FindCalibration(path_, subject_));
+}
+
+TEST_F(CalibrationTest, NonsenseIsNone) {
+  const PassFit sane = {{.pass_s = 0.001, .token_s = 0.001}};
+  ASSERT_TRUE(KeepCalibration(path_, subject_, sane));
+  EXPECT_TRUE(FindCalibration(path_, subject_));
+  for (const PassCosts costs : {PassCosts{}, PassCosts{.pass_s = 1}, PassCosts{.token_s = 1e-320},
+                                PassCosts{.token_s = 1e6}, PassCosts{.pass_s = 1e6, .token_s = 1},
+                                PassCosts{.token_s = 1, .token_position_s = 1}}) {
+    ASSERT_TRUE(KeepCalibration(path_, subject_, {costs}));
+    EXPECT_FALSE(FindCalibration(path_, subject_));
+  }
+}
+
+TEST_F(CalibrationTest, APipeIsNoFile) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_FALSE(FindCalibration(path_, subject_));  // and does not wait for a writer
 }
 
 TEST_F(CalibrationTest, NeedNotBeWritable) {

@@ -98,6 +98,8 @@ TEST(WhatIfTest, SaysWhatIsWrong) {
       Answer("\"executions\":[\"front\"]", "\"policy\":\"best\""),
       error("policy: expected cairn, load_all, recompute_all, greedy, threshold, cake or cut, got "
             R"(\"best\")"));
+  EXPECT_EQ(Answer("\"executions\":[\"front\"]", R"("policy":"cut","executions":["wave"])"),
+            error(R"(executions: expected \"front\", which the policy uses, got [\"wave\"])"));
   EXPECT_NE(Answer("\"executions\"", "\"execution\"").find("execution: unknown; expected one of "),
             std::string::npos);
   EXPECT_NE(Answer("\"per_copy_s\":1", "\"per_copy_s\":1,\"speed\":1").find("channels.h.speed: "),

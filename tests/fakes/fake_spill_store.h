@@ -41,7 +41,9 @@ struct FakeSpillOptions {
   double read_error = 0;
   double corruption = 0;
   double write_error = 0;
-  bool hangs = false;  // nothing is answered, and nothing can be cancelled
+  bool hangs = false;         // nothing is answered, and nothing can be cancelled
+  uint64_t record_count = 0;  // as it says of itself
+  uint64_t bandwidth_limit = 0;
   std::chrono::nanoseconds operation_time{700'000};  // as it says of each
   FakeClock* clock = nullptr;                        // goes on by that time with each read
   uint64_t fails_every =
@@ -115,7 +117,9 @@ class FakeSpillStore final : public SpillStore {
             .used_bytes = used_blocks() * block_bytes_,
             .segment_bytes = options.segment_blocks * block_bytes_,
             .record_bytes = block_bytes_,
-            .segment_count = disk_.segments.size()};
+            .segment_count = disk_.segments.size(),
+            .record_count = options.record_count,
+            .bandwidth_limit = options.bandwidth_limit};
   }
 
   uint64_t failed_count() const { return failed_count_; }
