@@ -1,6 +1,11 @@
 """The row `returns` of `./cairn bench`: eight sessions that want to come back from a slow disk at once, while four streams
-decode. There is one server for each policy; turn by turn each has its eight sessions come back, all asked for together."""
+decode. There is one server for each policy; turn by turn each has its eight sessions come back, all asked for together.
 
+A stream slows down as its context grows. So each server first lets the streams decode alone: what they keep of their pace is
+the time in which they would have decoded the same tokens alone, over the time in which they did.
+"""
+
+import bisect
 import concurrent.futures
 import contextlib
 import pathlib
@@ -17,12 +22,12 @@ from bench_report import table as markdown
 from bench_restore import MEGABYTE, NEW, pool_bytes, serve
 from bench_tiers import seconds, token_ids
 
-POLICIES = ("load_all", "recompute_all", "cake", "cairn")
+POLICIES = ("load_all", "cake", "cairn")
 BANDWIDTH = 20  # of the disk, in MB/s
 # Tokens of the sessions, in the order in which they are asked for: long ones before short ones and behind them.
 CONTEXTS = (1536, 512, 1024, 2048, 256, 1280, 768, 1024)
 STREAMS, STREAM_CONTEXT, STREAM_TOKENS = 4, 64, 7000
-WINDOW = 3.0  # seconds for which the streams are watched alone, before and after
+ALONE = 20.0  # seconds for which the streams are watched alone
 GAIN_GOAL, PACE_GOAL = 1.3, 0.8
 
 
@@ -31,11 +36,11 @@ def names():
 
 
 class Streams:
-    """Sessions that decode for as long as this lives; counts their tokens."""
+    """Sessions that decode for as long as this lives; `counts[i]` tokens were there at `times[i]`."""
 
     def __init__(self, client):
         self.client = client
-        self.count = 0
+        self.counts, self.times = [0], [time.monotonic()]
         self.lock = threading.Lock()
 
     def __enter__(self):
@@ -52,13 +57,11 @@ class Streams:
         with contextlib.suppress(grpc.RpcError):  # it is cancelled in the end
             for message in call:
                 with self.lock:
-                    self.count += len(message.token_ids)
+                    self.counts.append(self.counts[-1] + len(message.token_ids))
+                    self.times.append(time.monotonic())
 
-    def rate(self, wait):
-        """Tokens a second of all of them while `wait` runs."""
-        count, begin = self.count, time.monotonic()
-        wait()
-        return (self.count - count) / (time.monotonic() - begin)
+    def count(self):
+        return self.counts[-1]
 
     def __exit__(self, *_):
         for call in self.calls:
@@ -79,26 +82,35 @@ def prepare(cairn, folder):
             client.suspend(name, "disk")
 
 
-def come_back(client):
-    """{"took": seconds to the first token of each session, "pace": rate of the streams meanwhile over their rate alone}."""
+def watch_alone(client):
+    """(counts, times) of streams that have the server to themselves."""
+    with Streams(client) as streams:
+        time.sleep(ALONE)
+        return list(streams.counts), list(streams.times)
+
+
+def seconds_between(counts, times, first, last):
+    """From the time at which there were `first` tokens to that of `last`."""
+    return times[bisect.bisect_left(counts, last)] - times[bisect.bisect_left(counts, first)]
+
+
+def come_back(client, alone):
+    """{"took": seconds to the first token of each session, "pace": what the streams keep of theirs meanwhile}."""
     for name in names():
         client.suspend(name, "disk")
     with Streams(client) as streams, concurrent.futures.ThreadPoolExecutor(len(CONTEXTS)) as pool:
-        time.sleep(0.5)
-        before = streams.rate(lambda: time.sleep(WINDOW))
-        took = []
-
-        def all_of_them():
-            returns = [pool.submit(client.decode, name, token_ids(NEW, seed=2)) for name in names()]
-            took.extend(seconds(each.result().first_token_time) for each in returns)
-
-        beside = streams.rate(all_of_them)
-        after = streams.rate(lambda: time.sleep(WINDOW))
+        time.sleep(1)
+        first, begin = streams.count(), time.monotonic()
+        returns = [pool.submit(client.decode, name, token_ids(NEW, seed=2)) for name in names()]
+        took = [seconds(each.result().first_token_time) for each in returns]
+        last, end = streams.count(), time.monotonic()
         if any(not thread.is_alive() for thread in streams.threads):
             raise BenchError("a stream ended before the sessions were back")
     for name, context in zip(names(), CONTEXTS):
         client.truncate(name, context)
-    return {"took": took, "pace": beside / statistics.mean((before, after))}
+    if last > alone[0][-1]:
+        raise BenchError("the streams were watched alone for too short a time")
+    return {"took": took, "pace": seconds_between(*alone, first, last) / (end - begin)}
 
 
 def measure(cairn, repeat, say):
@@ -112,9 +124,10 @@ def measure(cairn, repeat, say):
             shutil.copytree(seed, pathlib.Path(folder) / policy)
             clients[policy] = serve(cairn, stack, sum(CONTEXTS), pathlib.Path(folder) / policy, "--restore-policy", policy,
                                     "--disk-bandwidth-limit", BANDWIDTH * MEGABYTE)
+        alone = {policy: watch_alone(client) for policy, client in clients.items()}
         for turn in range(repeat):
             for policy, client in clients.items():
-                samples[policy].append(come_back(client))
+                samples[policy].append(come_back(client, alone[policy]))
                 last = samples[policy][-1]
                 say(f"returns [{turn + 1}/{repeat}] {policy}: mean {statistics.mean(last['took']):.3f} s, the streams keep "
                     f"{last['pace']:.0%}")
