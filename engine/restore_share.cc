@@ -40,7 +40,7 @@ void RestoreShare::Note(const PassSample& pass, const PassSample& restored, uint
   const double own_share = predicted_s > 0 ? without_s / predicted_s : 1;
   const double own_s = pass.seconds * own_share;
   const double earned_s = earned_ * own_s;
-  saved_s_ = std::min(saved_s_ + earned_s - (pass.seconds - own_s), earned_s);
+  saved_s_ = std::clamp(saved_s_ + earned_s - (pass.seconds - own_s), -kDebtMax, earned_s);
 }
 
 }  // namespace cairn

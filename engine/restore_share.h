@@ -5,8 +5,9 @@
 // A token bucket in seconds: a pass with decode rows earns share / (1 - share) of what it took
 // without the rows of restores, and those cost what they took. What a pass earns may be spent on
 // the next one, by whole blocks and on one at least; what is overspent is paid back before the next
-// rows. When no stream runs there is no limit, and nothing is earned or owed.
-// Threads: the engine thread only.
+// rows. The new tokens of a context that comes back are not held up, but what they cost is owed
+// too, up to kDebtMax, so that a long prompt does not keep others from coming back. When no stream
+// runs there is no limit, and nothing is earned or owed. Threads: the engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,8 @@ namespace cairn {
 
 class RestoreShare {
  public:
+  static constexpr double kDebtMax = 0.25;  // seconds
+
   // 0 < share < 1.
   RestoreShare(double share, uint32_t block_tokens);
 
@@ -28,7 +31,7 @@ class RestoreShare {
   // of them is at `position`.
   uint32_t RowsMax(uint32_t decode_rows, uint32_t position, uint32_t row_max) const;
 
-  // A pass was made; `restored` of it are the rows of restores.
+  // A pass was made; `restored` of it are the rows of contexts that come back.
   void Note(const PassSample& pass, const PassSample& restored, uint32_t decode_rows);
 
  private:

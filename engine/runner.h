@@ -95,7 +95,7 @@ class Runner {
     Sequence* sequence;
     bool is_decode = false;
     std::vector<PositionRange> runs;  // rows that write K and V
-    PassSample restored;              // those of them whose positions come back
+    PassSample restored;              // those of a context that comes back, new ones included
     bool samples = false;
   };
 

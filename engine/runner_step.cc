@@ -91,13 +91,10 @@ Runner::Work Runner::WorkFor(Sequence& sequence, uint32_t row_count) {
   Work work{.sequence = &sequence, .is_decode = sequence.is_decoding()};
   const size_t count = sequence.tokens.size();
   work.runs = sequence.blocks->MissingRuns(count, row_count);
-  if (!work.is_decode) {
+  if (!work.is_decode && sequence.restored_end > 0) {
     for (const PositionRange& run : work.runs) {
-      if (run.begin >= sequence.restored_end) break;
-      const auto rows =
-          static_cast<uint32_t>(std::min<size_t>(run.count, sequence.restored_end - run.begin));
-      work.restored.rows += rows;
-      work.restored.position_sum += PositionSum(run.begin, rows);
+      work.restored.rows += run.count;
+      work.restored.position_sum += PositionSum(run.begin, run.count);
     }
   }
   work.samples = sequence.sink != nullptr && !sequence.blocks->is_loading() &&
