@@ -17,7 +17,7 @@ import time
 from bench_contestants import BenchError
 from bench_report import table as markdown
 from bench_restore import (HINDSIGHT_GOAL, MEGABYTE, NEW, SESSION, TOKEN_BYTES, EIGHTHS, pool_bytes, prepare, serve)
-from bench_tiers import drop_page_cache, seconds, token_ids
+from bench_tiers import drop_page_cache, fresh_ids, seconds, token_ids
 
 CONTEXT = 3072
 BANDWIDTHS = (20, 60)  # of the disk, in MB/s
@@ -100,7 +100,7 @@ def flags_of(policy):
 def come_back(client, context, layout):
     arrange(client, context, layout)
     drop_page_cache()
-    usage = client.decode(SESSION, token_ids(NEW, seed=2))
+    usage = client.decode(SESSION, fresh_ids(NEW))
     client.truncate(SESSION, context)
     report = client.explain_last(SESSION)
     return {"took": seconds(usage.first_token_time), "predicted": seconds(report.predicted_time),
@@ -123,7 +123,7 @@ def measure(cairn, context, bandwidths, repeat, say, layouts=LAYOUTS):
                     stack.callback(shutil.rmtree, copy)
                     clients[policy] = serve(cairn, stack, context, copy, *flags_of(policy), "--host-memory", pool,
                                             "--host-blocks", "copied", "--disk-bandwidth-limit", bandwidth * MEGABYTE)
-                    clients[policy].decode(SESSION, token_ids(NEW, seed=2))  # everything is on the device from now on
+                    clients[policy].decode(SESSION, fresh_ids(NEW))  # everything is on the device from now on
                     clients[policy].truncate(SESSION, context)
                 for name, layout in layouts.items():
                     place = merged(layout(context // BLOCK))

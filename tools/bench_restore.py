@@ -14,7 +14,7 @@ import tempfile
 from bench_client import SessionClient
 from bench_contestants import BenchError
 from bench_report import table as markdown
-from bench_tiers import drop_page_cache, seconds, token_ids
+from bench_tiers import drop_page_cache, fresh_ids, seconds, token_ids
 
 POLICIES = ("load_all", "recompute_all", "greedy", "threshold", "cake", "cairn")
 PURE = ("load_all", "recompute_all")
@@ -56,7 +56,7 @@ def come_back(client, context):
     before."""
     client.suspend(SESSION, "disk")
     drop_page_cache()
-    usage = client.decode(SESSION, token_ids(NEW, seed=2))
+    usage = client.decode(SESSION, fresh_ids(NEW))
     client.truncate(SESSION, context)
     return seconds(usage.first_token_time), usage.disk_tokens / context
 

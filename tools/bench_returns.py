@@ -20,7 +20,7 @@ import grpc
 from bench_contestants import BenchError
 from bench_report import table as markdown
 from bench_restore import MEGABYTE, NEW, pool_bytes, serve
-from bench_tiers import seconds, token_ids
+from bench_tiers import fresh_ids, seconds, token_ids
 
 POLICIES = ("load_all", "cake", "cairn")
 BANDWIDTH = 20  # of the disk, in MB/s
@@ -101,7 +101,7 @@ def come_back(client, alone):
     with Streams(client) as streams, concurrent.futures.ThreadPoolExecutor(len(CONTEXTS)) as pool:
         time.sleep(1)
         first, begin = streams.count(), time.monotonic()
-        returns = [pool.submit(client.decode, name, token_ids(NEW, seed=2)) for name in names()]
+        returns = [pool.submit(client.decode, name, fresh_ids(NEW)) for name in names()]
         took = [seconds(each.result().first_token_time) for each in returns]
         last, end = streams.count(), time.monotonic()
         if any(not thread.is_alive() for thread in streams.threads):
