@@ -128,12 +128,29 @@ Status ContextBlocks::Follow(std::span<const uint32_t> tokens, const RestorePlan
     if (is_given_up) RETURN_IF_ERROR(GiveUpLoad(block, tokens));
   }
   ChangeTurn(plan.turn);
-  for (const uint32_t block : LoadsOf(plan)) {
-    if (entries_[block].sealed || entries_[block].filled > 0) continue;
+  const std::vector<uint32_t> loads = LoadsOf(plan);
+  bool is_any_added = false, steps_ahead = false;
+  for (const uint32_t block : loads) {
+    const Entry& entry = entries_[block];
+    steps_ahead |= entry.loading && is_any_added;
+    if (entry.sealed || entry.filled > 0) continue;
     Hold hold = store_.MatchOne(root_, tokens, block, priority_, turn_);
-    if (hold) BecomeLoading(block, std::move(hold));
+    if (!hold) continue;
+    BecomeLoading(block, std::move(hold));
+    is_any_added = true;
   }
+  if (steps_ahead) OrderLoads(loads);
   return Status();
+}
+
+// A load that was added ahead of others would come behind them, and what is computed behind its
+// block would wait for all of them.
+void ContextBlocks::OrderLoads(const std::vector<uint32_t>& loads) {
+  std::vector<BlockId> ids;
+  for (const uint32_t block : loads) {
+    if (entries_[block].loading) ids.push_back(entries_[block].hold.id());
+  }
+  store_.Reorder(ids);
 }
 
 // Drops the hold, which ends a load that has not begun; one that has goes on for nobody. Its slot

@@ -193,6 +193,8 @@ class BlockStore {
                 uint32_t priority, uint32_t turn = 0);
   // The load of a block, if it is on its way from disk: as in DiskTier.
   void ChangeTurn(BlockId id, uint32_t from, uint32_t to);
+  // Within their turn, loads of these blocks from disk begin in this order.
+  void Reorder(std::span<const BlockId> blocks);
   // Loads begin in the order of their turns from now on. Poll does it too.
   void OrderLoads();
 

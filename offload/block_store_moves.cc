@@ -44,6 +44,14 @@ bool BlockStore::BeginLoad(BlockId id, uint32_t turn) {
   return true;
 }
 
+void BlockStore::Reorder(std::span<const BlockId> blocks) {
+  std::vector<MoveId> loads;
+  for (const BlockId id : blocks) {
+    if (moves_.contains(At(id).load)) loads.push_back(At(id).load);
+  }
+  if (!loads.empty()) disk_->Reorder(loads);
+}
+
 void BlockStore::ChangeTurn(BlockId id, uint32_t from, uint32_t to) {
   const auto move = moves_.find(At(id).load);
   if (move == moves_.end()) return;

@@ -149,8 +149,15 @@ void DiskTier::OrderLoads() {
     const bool is_due = order.turn != kTurnAhead || waited_loads_ == 0;
     if (order.waits() && is_due) waiting.push_back(&order);
   }
-  std::ranges::stable_sort(waiting, {}, &Order::turn);
+  std::ranges::stable_sort(waiting, {},
+                           [](const Order* order) { return std::pair(order->turn, order->rank); });
   for (Order* order : waiting) Hand(*order);
+}
+
+void DiskTier::Reorder(std::span<const MoveId> loads) {
+  uint32_t rank = 0;
+  for (const MoveId move : loads) orders_.at(move).rank = rank++;
+  is_disordered_ = true;
 }
 
 void DiskTier::ChangeTurn(MoveId move, uint32_t from, uint32_t to) {

@@ -8,7 +8,7 @@
 // What pays is not decided here (block_prices.h, restore_planner.h).
 //
 // Loads begin in the order of their turns (restore_plan.h), and within a turn in the order of the
-// calls: those that have not begun step behind one of an earlier turn. Those of kTurnAhead begin
+// calls unless it is changed: those that have not begun step behind one of an earlier turn. Those of kTurnAhead begin
 // only while no other load waits or is under way. Threads: the engine thread only.
 #pragma once
 
@@ -77,6 +77,9 @@ class DiskTier {
              std::span<const std::byte> payload);
   // What was ordered to be written becomes records as soon as possible.
   void Close();
+  // Of the loads of one turn, these begin in this order, as far as they have not begun; others of
+  // the turn after them.
+  void Reorder(std::span<const MoveId> loads);
   // A load of turn `from` is one of `to` from now on; one of another turn only if that is sooner.
   void ChangeTurn(MoveId move, uint32_t from, uint32_t to);
   // Brings what has not begun into its order. Poll does it too.
@@ -132,6 +135,7 @@ class DiskTier {
     // Of a load.
     SpillRead read;
     uint32_t turn = 0;
+    uint32_t rank = UINT32_MAX;  // within the turn, where it was said
     uint64_t handed = 0;  // to the store, as so manieth; 0: it waits
     bool waits() const { return kind == Kind::kLoad && handed == 0; }
   };

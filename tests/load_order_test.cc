@@ -74,6 +74,18 @@ TEST_F(LoadOrder, WhatHasNotBegunStepsBehindAnEarlierTurn) {
   EXPECT_THAT(Begun(), ElementsAre(0, 10, 11, 12, 1, 2)) << "the first had begun";
 }
 
+TEST_F(LoadOrder, WithinATurnTheOrderMayChange) {
+  std::vector<MoveId> moves;
+  for (const uint32_t block : {5, 6, 7, 8}) moves.push_back(Load(block, 3));
+  Load(10, 4);
+  const MoveId ahead = Load(2, 3);
+  tier_->Reorder(std::vector<MoveId>{ahead, moves[0], moves[3], moves[1]});
+  Load(1, 3);
+  tier_->OrderLoads();
+  EXPECT_EQ(PassTime(milliseconds(70)), 7u);
+  EXPECT_THAT(Begun(), ElementsAre(5, 2, 8, 6, 7, 1, 10)) << "5 had begun; 7 and 1 have no place";
+}
+
 TEST_F(LoadOrder, AheadOfNeedLoadsBeginOnlyWhileNobodyWaits) {
   for (const uint32_t block : {0, 1, 2, 3}) Load(block, kTurnAhead);
   PassTime(milliseconds(15));  // 0 is there, 1 is being read
