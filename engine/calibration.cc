@@ -108,7 +108,7 @@ Result<PassFit> MeasurePasses(Model& model, uint32_t rows_max, uint32_t position
     }
     spent += samples.back().seconds;
   }
-  const Result<PassFit> fit = FitPasses(samples);
+  Result<PassFit> fit = FitPasses(samples);
   if (fit.ok() && !(fit->costs.token_s > 0)) {
     return Status(Code::kUnavailable, "long passes took no longer than short ones");
   }
