@@ -129,13 +129,14 @@ class EngineHarness {
     return range.ok() ? range->token_ids : std::vector<uint32_t>();
   }
 
-  std::shared_ptr<RecordingSink> StartDecode(DecodeRequest request, SequenceId id = SequenceId()) {
+  std::shared_ptr<RecordingSink> StartDecode(const DecodeRequest& request,
+                                             SequenceId id = SequenceId()) {
     auto sink = std::make_shared<RecordingSink>();
     const EncodedContent content = Encode(request.content);
     core_->Decode({id.valid() ? id : NextId(), sink, clock_.Now()}, request, content);
     return sink;
   }
-  std::shared_ptr<RecordingSink> StartGenerate(GenerateRequest request,
+  std::shared_ptr<RecordingSink> StartGenerate(const GenerateRequest& request,
                                                SequenceId id = SequenceId()) {
     auto sink = std::make_shared<RecordingSink>();
     const EncodedContent content = Encode(request.content);

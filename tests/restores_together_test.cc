@@ -45,9 +45,11 @@ class RestoresTogether : public testing::Test {
   // All at once; seconds to the first token, by session.
   std::vector<double> ComeBack(size_t count) {
     std::vector<std::shared_ptr<TimedSink>> sinks;
+    sinks.reserve(count);
     for (size_t i = 0; i < count; ++i) sinks.push_back(Start(i));
     Wait(sinks);
     std::vector<double> times;
+    times.reserve(count);
     for (const auto& sink : sinks) times.push_back(sink->first_token_s());
     return times;
   }
