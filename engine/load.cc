@@ -211,7 +211,6 @@ std::optional<PassFit> CalibratePasses(const LoadOptions& options, Model& model,
                                        const Clock& clock, std::vector<std::string>& warnings) {
   constexpr auto kTime = std::chrono::milliseconds(1500);
   constexpr uint32_t kRowsMax = 256, kPositionsMax = 8192;  // beyond, costs are straight lines
-  constexpr double kSpreadMax = 0.12;
   if (options.calibrate == Calibrate::kNever) return std::nullopt;
   const DeviceInfo& device = model.device().info();
   const std::string path = options.model_path + ".calibration";
@@ -231,8 +230,7 @@ std::optional<PassFit> CalibratePasses(const LoadOptions& options, Model& model,
                        measured.status().message());
     return std::nullopt;
   }
-  // Of a machine that is busy with something else it is better than nothing, but for this once.
-  if (measured->spread <= kSpreadMax) KeepCalibration(path, subject, *measured);
+  KeepCalibration(path, subject, *measured);
   return *measured;
 }
 

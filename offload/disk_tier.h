@@ -8,8 +8,9 @@
 // What pays is not decided here (block_prices.h, restore_planner.h).
 //
 // Loads begin in the order of their turns (restore_plan.h), and within a turn in the order of the
-// calls unless it is changed: those that have not begun step behind one of an earlier turn. Those of kTurnAhead begin
-// only while no other load waits or is under way. Threads: the engine thread only.
+// calls unless it is changed: those that have not begun step behind one of an earlier turn. Those
+// of kTurnAhead begin only while no other load waits or is under way.
+// Threads: the engine thread only.
 #pragma once
 
 #include <chrono>
@@ -136,7 +137,7 @@ class DiskTier {
     SpillRead read;
     uint32_t turn = 0;
     uint32_t rank = UINT32_MAX;  // within the turn, where it was said
-    uint64_t handed = 0;  // to the store, as so manieth; 0: it waits
+    uint64_t handed = 0;         // to the store, as so manieth; 0: it waits
     bool waits() const { return kind == Kind::kLoad && handed == 0; }
   };
   using Records = std::unordered_map<RecordId, BlockId>;
