@@ -99,7 +99,7 @@ struct SpillStats {
   uint64_t segment_count = 0;  // closed ones
   uint64_t bytes_read = 0;     // since the start
   uint64_t bytes_written = 0;
-  uint64_t record_count = 0;  // read, appended or moved since the start: the store gets on
+  uint64_t record_count = 0;      // read, appended or moved since the start: the store gets on
   uint64_t bandwidth_limit = 0;   // bytes a second; 0: none
   uint64_t foreign_segments = 0;  // of another model, layout or version: left alone until they age
 };
