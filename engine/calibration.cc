@@ -81,8 +81,7 @@ double Expected(const CalibrationPoint& point, const std::vector<PassSample>& sa
   if (samples.empty()) return 0;
   const Result<PassFit> fit = FitPasses(samples);
   if (fit.ok()) {
-    return fit->costs.FixedSeconds(point.rows) +
-           fit->costs.token_position_s * PositionSum(point.first_position, point.rows);
+    return fit->costs.Seconds(point.rows, PositionSum(point.first_position, point.rows));
   }
   return samples.back().seconds * std::max(1.0, double(point.rows) / samples.back().rows);
 }

@@ -139,13 +139,13 @@ Status ContextBlocks::Follow(std::span<const uint32_t> tokens, const RestorePlan
     BecomeLoading(block, std::move(hold));
     is_any_added = true;
   }
-  if (steps_ahead) OrderLoads(loads);
+  if (steps_ahead) ReorderLoads(loads);
   return Status();
 }
 
 // A load that was added ahead of others would come behind them, and what is computed behind its
 // block would wait for all of them.
-void ContextBlocks::OrderLoads(const std::vector<uint32_t>& loads) {
+void ContextBlocks::ReorderLoads(const std::vector<uint32_t>& loads) {
   std::vector<BlockId> ids;
   for (const uint32_t block : loads) {
     if (entries_[block].loading) ids.push_back(entries_[block].hold.id());

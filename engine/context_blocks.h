@@ -129,7 +129,7 @@ class ContextBlocks {
   void BecomeMissing(size_t block, Hold fresh);
   void BecomeLoading(size_t block, Hold hold);
   void ChangeTurn(uint32_t turn);
-  void OrderLoads(const std::vector<uint32_t>& loads);
+  void ReorderLoads(const std::vector<uint32_t>& loads);
   int64_t* FoundTokens(Tier tier);
 
   BlockStore& store_;

@@ -115,8 +115,7 @@ ModelInfo DescribeModel(const Model& model, const Tokenizer& tokenizer, const Di
 std::string PrefillText(const std::optional<PassFit>& calibrated, const EngineConfig& config) {
   if (!calibrated) return "";
   const uint32_t rows = config.prefill_chunk;
-  const PassCosts& costs = calibrated->costs;
-  const double seconds = costs.FixedSeconds(rows) + costs.token_position_s * PositionSum(0, rows);
+  const double seconds = calibrated->costs.Seconds(rows, PositionSum(0, rows));
   return ", prefill " + Grouped(static_cast<uint64_t>(rows / seconds)) + " tokens/s";
 }
 

@@ -35,8 +35,6 @@ class RestoreShare {
   void Note(const PassSample& pass, const PassSample& restored, uint32_t decode_rows);
 
  private:
-  double Predict(uint32_t rows, double position_sum) const;
-
   const double earned_;  // a second without restores
   const uint32_t block_tokens_;
   PassCosts costs_{.token_s = 1};  // only ratios count

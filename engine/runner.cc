@@ -27,7 +27,9 @@ Runner::Runner(Model& model, BlockStore& store, RestoreStrategy& restores, Sessi
       clock_(clock),
       trace_(trace),
       journal_(journal),
-      restore_share_(config.restore_share / 100.0, store.layout().block_tokens) {}
+      restore_share_(config.restore_share / 100.0, store.layout().block_tokens) {
+  if (const auto costs = restores.pass_costs()) restore_share_.SetCosts(*costs);
+}
 
 void Runner::Start(std::unique_ptr<Sequence> sequence) {
   CHECK(!sequence->is_admitted() && !sequence->tokens.empty());

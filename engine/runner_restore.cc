@@ -139,6 +139,7 @@ void Runner::LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseco
   if (sample.seconds > 0) restores_.Learn(sample);
   const std::optional<PassCosts> costs = restores_.pass_costs();
   if (!costs) return;
+  restore_share_.SetCosts(*costs);
   const uint32_t block_tokens = store_.layout().block_tokens;
   const uint32_t chunk_tokens = std::max(config_.prefill_chunk, block_tokens);
   store_.SetRecomputePrice(RecomputePriceOf(*costs, chunk_tokens, block_tokens));

@@ -81,7 +81,6 @@ StepBudget Runner::BudgetFor(std::span<const SequenceView> runnable) {
     const Sequence& sequence = *Find(view.id);
     position = std::max(position, sequence.blocks->MissingRuns(sequence.tokens.size(), 1)[0].begin);
   }
-  if (const auto costs = restores_.pass_costs()) restore_share_.SetCosts(*costs);
   return {
       .prefill_rows = config_.prefill_chunk,
       .restore_rows = restore_share_.RowsMax(DecodeRowCount(), position, config_.prefill_chunk)};

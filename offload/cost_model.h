@@ -27,7 +27,7 @@ class PassCostModel {
   // Mean deviation of passes from their prediction, as a share.
   double uncertainty() const { return ratio_.spread(); }
   double Predict(uint32_t rows, double position_sum) const {
-    return costs_.FixedSeconds(rows) + costs_.token_position_s * position_sum;
+    return costs_.Seconds(rows, position_sum);
   }
   void Note(const PassSample& sample);
 
@@ -39,8 +39,7 @@ class PassCostModel {
 
   void Refit();
   double Calibrated(const PassSample& sample) const {
-    return calibrated_.FixedSeconds(sample.rows) +
-           calibrated_.token_position_s * sample.position_sum;
+    return calibrated_.Seconds(sample.rows, sample.position_sum);
   }
 
   const PassCosts calibrated_;

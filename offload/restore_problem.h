@@ -49,6 +49,10 @@ struct PassCosts {
     const double rows = static_cast<double>(token_count + decode_rows) * token_s;
     return pass_s + (rows > sweep_s ? rows : sweep_s);
   }
+  // Of a pass over tokens whose positions have that sum.
+  double Seconds(uint64_t token_count, double position_sum) const {
+    return FixedSeconds(token_count) + token_position_s * position_sum;
+  }
 };
 
 // What computing blocks again costs where running streams leave it only `share` of the time: rows

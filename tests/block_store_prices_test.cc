@@ -153,33 +153,38 @@ TEST(BlockStorePrices, WhatIsSuspendedByNameIsWrittenWhateverItCosts) {
   EXPECT_EQ(store.Where(tokens), std::vector<Tier>(6, kDisk));
 }
 
+// Four blocks that are used again and again and have a copy on disk, and four that are idle and
+// have none, fill the device.
+struct UsedAndIdle {
+  explicit UsedAndIdle(PricedStore& store) {
+    store.LearnWriting();
+    used = store.Compute(4);
+    store.Suspend(used, kDisk);
+    idle = store.Compute(4);
+    for (int i = 0; i < 3; ++i) store.Use(used);
+  }
+  Tokens used, idle;
+};
+
 // With a dear disk a copy there is worth little, and a block that is used stays before one that has
 // none; with a cheap one the copy is nearly as good as the block.
 TEST(BlockStorePrices, WhatIsUsedStaysThoughItHasACopy) {
   PricedStore store({.device_blocks_max = 8});
-  store.LearnWriting();
-  const Tokens used = store.Compute(4);
-  store.Suspend(used, kDisk);
-  const Tokens idle = store.Compute(4);
-  for (int i = 0; i < 3; ++i) store.Use(used);
+  const UsedAndIdle blocks(store);
   store->SetRecomputePrice(kCheap);
   store.WriteBack();
   store.Compute(4);
-  EXPECT_EQ(store.Where(used), std::vector<Tier>(4, kDevice));
-  EXPECT_EQ(store.Where(idle), std::vector<Tier>(4, kAbsent));
+  EXPECT_EQ(store.Where(blocks.used), std::vector<Tier>(4, kDevice));
+  EXPECT_EQ(store.Where(blocks.idle), std::vector<Tier>(4, kAbsent));
 }
 
 TEST(BlockStorePrices, NothingIsLostThatIsWorthWriting) {
   PricedStore store({.device_blocks_max = 8});
-  store.LearnWriting();
-  const Tokens used = store.Compute(4);
-  store.Suspend(used, kDisk);
-  const Tokens idle = store.Compute(4);
-  for (int i = 0; i < 3; ++i) store.Use(used);
+  const UsedAndIdle blocks(store);
   store->SetRecomputePrice(kDear);
   store.Compute(4);
-  EXPECT_EQ(store.Where(used), std::vector<Tier>(4, kDisk));
-  EXPECT_EQ(store.Where(idle), std::vector<Tier>(4, kDevice));
+  EXPECT_EQ(store.Where(blocks.used), std::vector<Tier>(4, kDisk));
+  EXPECT_EQ(store.Where(blocks.idle), std::vector<Tier>(4, kDevice));
 }
 
 TEST(BlockStorePrices, WhatOnlyTheHostPoolHasIsWrittenDown) {

@@ -9,14 +9,14 @@ other. The best of the cuts is what hindsight would have chosen.
 import contextlib
 import pathlib
 import random
-import shutil
 import statistics
 import tempfile
 import time
 
 from bench_contestants import BenchError
+from bench_report import short
 from bench_report import table as markdown
-from bench_restore import (HINDSIGHT_GOAL, MEGABYTE, NEW, SESSION, TOKEN_BYTES, EIGHTHS, pool_bytes, prepare, serve)
+from bench_restore import (HINDSIGHT_GOAL, MEGABYTE, NEW, SESSION, TOKEN_BYTES, EIGHTHS, pool_bytes, prepare, serve_copy)
 from bench_tiers import drop_page_cache, fresh_ids, seconds, token_ids
 
 CONTEXT = 3072
@@ -118,11 +118,9 @@ def measure(cairn, context, bandwidths, repeat, say, layouts=LAYOUTS):
             with contextlib.ExitStack() as stack:
                 clients = {}
                 for policy in POLICIES:
-                    copy = pathlib.Path(folder) / policy.replace("/", "-")
-                    shutil.copytree(seed, copy)
-                    stack.callback(shutil.rmtree, copy)
-                    clients[policy] = serve(cairn, stack, context, copy, *flags_of(policy), "--host-memory", pool,
-                                            "--host-blocks", "copied", "--disk-bandwidth-limit", bandwidth * MEGABYTE)
+                    clients[policy] = serve_copy(
+                        cairn, stack, context, seed, *flags_of(policy), "--host-memory", pool, "--host-blocks", "copied",
+                        "--disk-bandwidth-limit", bandwidth * MEGABYTE)
                     clients[policy].decode(SESSION, fresh_ids(NEW))  # everything is on the device from now on
                     clients[policy].truncate(SESSION, context)
                 for name, layout in layouts.items():
@@ -178,9 +176,6 @@ def verdict(report):
     gains = [point["gain"] for point in points]
     within = [abs(ratio - 1) <= max(WITHIN, point["spread"]) for point in points for ratio in point["predicted"]]
     share = sum(within) / len(within)
-
-    def short(met):
-        return "" if met else ", short"
 
     median = statistics.median(ratios)
     return (f"A session of {report['context']:,} tokens and {report['new_tokens']} new ones. cairn ÷ the best cut: median "

@@ -26,6 +26,11 @@ def summarize_row(row, contestants, samples):
             "yardstick": yardstick and yardstick[1], "ratios": ratios, "goals": row.goals, "samples": samples}
 
 
+def short(met):
+    """What stands behind a goal that was not met."""
+    return "" if met else ", short"
+
+
 def number(value):
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 

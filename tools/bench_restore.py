@@ -13,6 +13,7 @@ import tempfile
 
 from bench_client import SessionClient
 from bench_contestants import BenchError
+from bench_report import short
 from bench_report import table as markdown
 from bench_tiers import drop_page_cache, fresh_ids, seconds, token_ids
 
@@ -39,6 +40,13 @@ def serve(cairn, stack, context, folder, *flags):
     server = stack.enter_context(cairn.server("--disk-dir", folder, "--disk-memory", "1GiB", *flags,
                                               device_memory=pool_bytes(context)))
     return stack.enter_context(SessionClient(server.address))
+
+
+def serve_copy(cairn, stack, context, seed, *flags):
+    """The same on a copy of the folder `seed`, which is gone then."""
+    copy = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(dir=seed.parent))) / "data"
+    shutil.copytree(seed, copy)
+    return serve(cairn, stack, context, copy, *flags)
 
 
 def prepare(cairn, folder, context):
@@ -73,17 +81,14 @@ def compute_beginnings(client, context):
     return times
 
 
-def measure_at(cairn, seed, folder, context, bandwidth, repeat, say):
+def measure_at(cairn, seed, context, bandwidth, repeat, say):
     """{policy: {"samples": [seconds], "loaded": [shares]}}, and what computing beginnings takes meanwhile."""
     figures = {policy: {"samples": [], "loaded": []} for policy in POLICIES}
     with contextlib.ExitStack() as stack:
         clients = {}
         for policy in POLICIES:
-            copy = pathlib.Path(folder) / f"{bandwidth}-{policy}"
-            shutil.copytree(seed, copy)
-            stack.callback(shutil.rmtree, copy)
-            clients[policy] = serve(cairn, stack, context, copy, "--restore-policy", policy,
-                                    "--disk-bandwidth-limit", bandwidth * MEGABYTE)
+            clients[policy] = serve_copy(cairn, stack, context, seed, "--restore-policy", policy,
+                                         "--disk-bandwidth-limit", bandwidth * MEGABYTE)
             come_back(clients[policy], context)  # pages of the pool come into being, and costs are learned
         for turn in range(repeat):
             for policy, client in clients.items():
@@ -105,7 +110,7 @@ def measure(cairn, context, bandwidths, repeat, say):
         say(f"restore: a session of {context:,} tokens")
         prepare(cairn, seed, context)
         for bandwidth in bandwidths:
-            figures, times = measure_at(cairn, seed, folder, context, bandwidth, repeat, say)
+            figures, times = measure_at(cairn, seed, context, bandwidth, repeat, say)
             points.append({"bandwidth": bandwidth, "policies": figures})
             beginnings.append(times)
     return summarize(context, points, beginnings)
@@ -164,7 +169,7 @@ def verdict(report):
     share = widest["gain"] / widest["gain_bound"]
     median = statistics.median(ratios)
     return (f"A session of {report['context']:,} tokens and {report['new_tokens']} new ones. cairn ÷ the best rival measured: "
-            f"median {median:.2f} (goal <= {HINDSIGHT_GOAL}{'' if median <= HINDSIGHT_GOAL else ', short'}), worst "
+            f"median {median:.2f} (goal <= {HINDSIGHT_GOAL}{short(median <= HINDSIGHT_GOAL)}), worst "
             f"{ratios[-1]:.2f}. Where a split can gain most, at {widest['bandwidth']:,} MB/s: {widest['gain']:.2f}× faster than "
             f"the better pure plan, {share:.0%} of the {widest['gain_bound']:.2f}× that the measured curves allow (goal >= "
-            f"{BOUND_SHARE_GOAL:.0%}{'' if share >= BOUND_SHARE_GOAL else ', short'}).")
+            f"{BOUND_SHARE_GOAL:.0%}{short(share >= BOUND_SHARE_GOAL)}).")

@@ -9,7 +9,6 @@ import bisect
 import concurrent.futures
 import contextlib
 import pathlib
-import shutil
 import statistics
 import tempfile
 import threading
@@ -18,8 +17,9 @@ import time
 import grpc
 
 from bench_contestants import BenchError
+from bench_report import short
 from bench_report import table as markdown
-from bench_restore import MEGABYTE, NEW, pool_bytes, serve
+from bench_restore import MEGABYTE, NEW, serve, serve_copy
 from bench_tiers import fresh_ids, seconds, token_ids
 
 POLICIES = ("load_all", "cake", "cairn")
@@ -121,9 +121,8 @@ def measure(cairn, repeat, say):
         prepare(cairn, seed)
         clients = {}
         for policy in POLICIES:
-            shutil.copytree(seed, pathlib.Path(folder) / policy)
-            clients[policy] = serve(cairn, stack, sum(CONTEXTS), pathlib.Path(folder) / policy, "--restore-policy", policy,
-                                    "--disk-bandwidth-limit", BANDWIDTH * MEGABYTE)
+            clients[policy] = serve_copy(cairn, stack, sum(CONTEXTS), seed, "--restore-policy", policy,
+                                         "--disk-bandwidth-limit", BANDWIDTH * MEGABYTE)
         alone = {policy: watch_alone(client) for policy, client in clients.items()}
         for turn in range(repeat):
             for policy, client in clients.items():
@@ -149,9 +148,6 @@ def table(report):
              for policy, of in report["policies"].items()]
     pace = report["policies"]["cairn"]["pace"]
     gain = report["gain"]
-
-    def short(met):
-        return "" if met else ", short"
 
     return (markdown(["seconds to the first token", "mean", "last", "streams keep"], lines) +
             f"\n\n{len(report['contexts'])} sessions of {sum(report['contexts']):,} tokens come back together from a disk of "

@@ -18,6 +18,7 @@ import urllib.request
 
 from bench_client import SessionClient
 from bench_contestants import BenchError, run
+from bench_report import short
 
 CONTEXT = 6144  # tokens of the session that comes back
 NEW = 2  # tokens that are new to it then
@@ -244,7 +245,7 @@ def table(figures):
         ratio = figures[name] / figures[other]
         met = ratio <= goal if relation == "<=" else ratio >= goal
         lines.append(f"| {title} | {figures[name]:,.1f} | {other} | {figures[other]:,.1f} | {ratio:.2f} | {relation} {goal}"
-                     f"{'' if met else ', short'} |")
+                     f"{short(met)} |")
     lines.append(f"| computed again | {figures['computed']:,.1f} | from a cold disk | {figures['disk']:,.1f} | "
                  f"{figures['computed'] / figures['disk']:.1f} | |")
     lines.append("")
@@ -253,7 +254,7 @@ def table(figures):
                               ("decoding of eight streams while a ninth comes back from disk, over alone",
                                "beside a restore", 0.85)):
         ratio = figures[name]
-        lines.append(f"{title}: {ratio:.2f} (goal >= {goal}{'' if ratio >= goal else ', short'})")
+        lines.append(f"{title}: {ratio:.2f} (goal >= {goal}{short(ratio >= goal)})")
     lines += ["", f"| sessions a second, {CLIENTS} clients | --durability sync | none |", "| --- | --- | --- |"]
     for title, words in (("create", "created"), ("append", "appended to, 8 tokens"), ("decode", "decoded, 1 token"),
                          ("delete", "deleted")):
