@@ -83,9 +83,15 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view,
   const uint32_t block_tokens = store_.layout().block_tokens;
   sources.clear();
   for (const Origin origin : view.blocks) sources.push_back(SourceOf(origin));
+  uint32_t new_tokens = view.new_tokens;
+  // Whole blocks of new tokens are absent ones. Beside streams, passes are by the block anyway.
+  while (view.decode_rows == 0 && !sources.empty() && sources.back() == BlockSource::kAbsent) {
+    sources.pop_back();
+    new_tokens += block_tokens;
+  }
   RestoreProblem problem{
       .blocks = sources,
-      .new_tokens = view.new_tokens,
+      .new_tokens = new_tokens,
       .block_tokens = block_tokens,
       .layers = store_.layout().layer_count,
       .chunk_tokens = std::max(settings_.chunk_tokens, block_tokens),
@@ -108,6 +114,7 @@ RestorePlan PlannedRestores::Plan(const RestoreView& view) {
   LookAtChannels({&view, 1});
   RestorePlan plan;
   PlanRestore(ProblemOf(view, sources_), PolicyNow(), scratch_, plan);
+  plan.verdicts.resize(view.blocks.size(), Verdict::kRecompute);
   if (PolicyNow() == RestorePolicy::kCairn) Probe(view, plan);
   return plan;
 }
@@ -121,8 +128,9 @@ std::vector<RestorePlan> PlannedRestores::PlanTogether(std::span<const RestoreVi
   std::vector<RestorePlan> plans(views.size());
   uint32_t turn = 0;
   for (QueuedRestore& queued : PlanRestores(problems, PolicyNow())) {
-    plans[queued.problem] = std::move(queued.plan);
-    plans[queued.problem].turn = turn++;
+    RestorePlan& plan = plans[queued.problem] = std::move(queued.plan);
+    plan.verdicts.resize(views[queued.problem].blocks.size(), Verdict::kRecompute);
+    plan.turn = turn++;
   }
   return plans;
 }

@@ -125,5 +125,29 @@ TEST_F(MeetingPoint, ACancelAtAnyMomentFreesEverything) {
   }
 }
 
+// What fits into one pass does not wait for the blocks of new tokens, which come after all loads.
+TEST(MeetingPointOfFewBlocks, IsInTheMiddleWithNewTokensBehind) {
+  TimedEngineOptions options;
+  options.pass = {.pass_s = 0.0001, .token_s = 0.001};
+  options.prefill_chunk = 256;
+  TimedEngine engine(options);
+  engine.disk().read_time = [](const BlockIdentity&) { return milliseconds(16); };
+  const auto finish = [&](const std::shared_ptr<TimedSink>& sink) {
+    engine.RunUntil([&] { return sink->end.has_value(); });
+  };
+  engine.Prepare("warm", 99, 16);
+  finish(engine.Start("warm", {}, 1));
+  engine.Prepare("back", 1, 12);
+  const auto back = engine.Start("back", RandomTokens(7, 40), 1);
+  finish(back);
+  EXPECT_NEAR(back->first_token_s(), 6 * kBlockSeconds + 0.040, 0.02);
+  const auto report = engine.core().ExplainRestore({.id = "back", .last = true});
+  ASSERT_TRUE(report.ok());
+  EXPECT_NEAR(report->predicted_s, back->first_token_s(), 0.01);
+  EXPECT_NEAR(static_cast<double>(
+                  std::ranges::count(report->blocks, BlockFate::kReloaded, &BlockReport::fate)),
+              6, 1);
+}
+
 }  // namespace
 }  // namespace cairn
