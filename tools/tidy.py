@@ -28,11 +28,15 @@ LAYERS = {  # layer: what it may include beside itself
 }
 COMPOSITION_ROOT = "service/main.cc"
 PRIVATE = {"kernels/cpu/": "kernels/", "kernels/cuda/": "kernels/"}  # folder: who may include it; tests may too
+EMULATOR_INCLUDE = "tests/cuda_emu/include/"
+CUDA = r"cuda|cublas|driver_types|nvtx|cooperative_groups"
 HOMES = [  # headers of a library, and the places that may include them
     (r"(grpcpp?|google/(protobuf|rpc)|cairn/v1)/|[\w/]*\.pb\.h", "gRPC and Protobuf", "service/ tests/"),
     (r"rocksdb/", "RocksDB", "offload/rocksdb_ tests/bench/rocksdb_"),
     (r"boost/asio", "Boost.Asio", "offload/"),
-    (r"cuda|cublas|nvtx|cooperative_groups", "CUDA", "kernels/cuda/"),
+    (r"boost/context", "Boost.Context", "tests/cuda_emu/"),
+    (CUDA, "CUDA", "kernels/cuda/ tests/cuda_emu/"),
+    (r"cuemu/", "the emulator of CUDA", "kernels/cuda/gpu.h tests/cuda_emu/"),
     (r"pcre2", "PCRE2", "engine/"),
     (r"CLI/", "CLI11", "service/ tests/"),
     (r"spdlog/|fmt/", "spdlog", "base/"),
@@ -206,11 +210,14 @@ def closure(path, sources, seen):
         seen.add(path)
         for _, target, _ in sources[path].includes:
             closure(target, sources, seen)
+            closure(EMULATOR_INCLUDE + target, sources, seen)
     return seen
 
 
 def check_headers(root, sources, compiler, include_dirs, cache_path):
-    """Compiles each header alone. A header that compiled is not tried again until something that it includes changes."""
+    """Compiles each header alone. A header that compiled is not tried again until something that it includes changes.
+
+    Those that reach CUDA's headers are left out where no toolkit is among the folders."""
     cache = set(json.loads(cache_path.read_text())) if cache_path and cache_path.exists() else set()
     command = [*compiler.split(), "-std=c++20", "-fsyntax-only", "-x", "c++", "-I", str(root)]
     command += [part for folder in include_dirs for part in ("-I", folder)]
@@ -227,7 +234,13 @@ def check_headers(root, sources, compiler, include_dirs, cache_path):
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
         return path, "" if done.returncode == 0 else f"does not compile alone: {first}"
 
-    marks = {path: fingerprint(path) for path in sources if path.endswith(".h")}
+    has_cuda = any((pathlib.Path(folder) / "cuda_runtime.h").exists() for folder in include_dirs)
+
+    def can_compile(path):
+        used = {target for header in closure(path, sources, set()) for _, target, _ in sources[header].includes}
+        return has_cuda or not any(re.match(CUDA, target) for target in used)
+
+    marks = {path: fingerprint(path) for path in sources if path.endswith(".h") and can_compile(path)}
     stale = [path for path, mark in marks.items() if mark not in cache]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         failures = [(path, message) for path, message in pool.map(compile_alone, stale) if message]

@@ -1,0 +1,205 @@
+#include "tests/cuda_emu/block_runner.h"
+
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "base/check.h"
+#include "tests/cuda_emu/machine.h"
+#include "tests/cuda_emu/sanitizers.h"
+
+namespace cairn::cuemu {
+namespace {
+
+thread_local constinit BlockRunner* current_runner = nullptr;
+
+std::string Text(uint3 at) {
+  return "(" + std::to_string(at.x) + "," + std::to_string(at.y) + "," + std::to_string(at.z) + ")";
+}
+
+std::string Text(Place place) { return std::string(place.file) + ":" + std::to_string(place.line); }
+
+const char* Text(WaitingFor what) {
+  switch (what) {
+    case WaitingFor::kNothing:
+      return "running";
+    case WaitingFor::kWarp:
+      return "waiting for lanes of their warp";
+    case WaitingFor::kBlock:
+      return "waiting at __syncthreads";
+    case WaitingFor::kOthers:
+      return "letting others run";
+  }
+  return "?";
+}
+
+}  // namespace
+
+BlockRunner::BlockRunner(const Settings& settings)
+    : settings_(settings), scheduler_(settings.order, settings.seed, &BlockRunner::RunThreads) {
+  CHECK(current_runner == nullptr);
+  current_runner = this;
+}
+
+BlockRunner::~BlockRunner() { current_runner = nullptr; }
+
+BlockRunner& BlockRunner::Current() {
+  CHECK(current_runner != nullptr && current_thread != nullptr);  // device code runs on a device
+  return *current_runner;
+}
+
+void BlockRunner::Prepare(Grid& grid) {
+  const dim3 shape = grid.launch.block;
+  grid_ = &grid;
+  thread_count_ = shape.x * shape.y * shape.z;
+  warps_.resize((thread_count_ + kWarpSize - 1) / kWarpSize);
+  for (size_t i = 0; i < warps_.size(); i++) {
+    const unsigned lanes = thread_count_ - static_cast<unsigned>(i) * kWarpSize;
+    warps_[i].live = lanes >= kWarpSize ? kFullMask : (1u << lanes) - 1;
+    warps_[i].gathering.clear();
+  }
+  barrier_ = {};
+  free_collectives_.clear();
+  for (const auto& collective : collectives_) free_collectives_.push_back(collective.get());
+  shared_.Begin(grid.launch.shared_bytes);
+}
+
+void BlockRunner::Run(Grid& grid, uint64_t block_number) {
+  Prepare(grid);
+  const dim3 blocks = grid.launch.grid;
+  Thread pattern;
+  pattern.block = {static_cast<unsigned>(block_number % blocks.x),
+                   static_cast<unsigned>(block_number / blocks.x % blocks.y),
+                   static_cast<unsigned>(block_number / blocks.x / blocks.y)};
+  pattern.block_dim = grid.launch.block;
+  pattern.grid_dim = blocks;
+  scheduler_.Run(pattern, thread_count_, block_number);
+  statistics_.threads += thread_count_;
+  if (scheduler_.ended_count() == thread_count_) return;
+  if (!scheduler_.given_up()) {
+    Report(cudaErrorLaunchTimeout, "deadlock: no thread of the block can run",
+           "block " + Text(pattern.block));
+  }
+  scheduler_.DropStacks();
+}
+
+void BlockRunner::AddTo(Statistics& statistics) {
+  const Statistics done = std::exchange(statistics_, {});
+  statistics.threads += done.threads;
+  statistics.meetings += done.meetings;
+  statistics.barriers += done.barriers;
+  statistics.switches += scheduler_.TakeSwitchCount();
+}
+
+void BlockRunner::RunThreads() {
+  BlockRunner& runner = *current_runner;
+  for (;;) {
+    Strand& strand = runner.scheduler_.current();
+    runner.warps_[strand.thread.warp].lanes[strand.thread.lane] = &strand;
+    runner.scheduler_.BeginThread();
+    runner.grid_->launch.run(runner.grid_->launch.closure);
+    runner.ThreadEnds(strand);
+  }
+}
+
+void BlockRunner::ThreadEnds(Strand& strand) {
+  {
+    const IgnoreAccesses ignore;
+    const Thread& thread = strand.thread;
+    Warp& warp = warps_[thread.warp];
+    warp.live &= ~(1u << thread.lane);
+    if (!strand.open_copies.empty() || !strand.committed_copies.empty()) {
+      Trap(cudaErrorLaunchFailure, "a thread ended with cp.async copies that nobody waited for",
+           strand.place);
+    }
+    for (const Collective* collective : warp.gathering) {
+      if ((collective->mask >> thread.lane & 1) == 0) continue;
+      Trap(cudaErrorLaunchFailure, "a thread ended while lanes of its warp wait for it",
+           collective->place);
+    }
+    if (barrier_.arrived > 0) {
+      Trap(cudaErrorLaunchFailure, "a thread ended while others wait at __syncthreads",
+           barrier_.place);
+    }
+  }
+  scheduler_.EndThread();
+}
+
+void BlockRunner::Report(cudaError_t error, const std::string& what, const std::string& where) {
+  std::string text = what + "\n  kernel " + grid_->launch.name + ", " + where + "\n";
+  std::map<std::string, unsigned> groups;  // what they do: how many
+  for (const Strand* strand : scheduler_.Waiting()) {
+    groups[std::string(Text(strand->waiting_for)) + " at " + Text(strand->place)]++;
+  }
+  for (const auto& [activity, count] : groups) {
+    text += "  " + std::to_string(count) + " threads " + activity + "\n";
+  }
+  text += "  " + std::to_string(scheduler_.ended_count()) + " of " + std::to_string(thread_count_) +
+          " threads had ended\n";
+  grid_->Fail(error);
+  grid_->machine.AddReport(text);
+}
+
+void BlockRunner::Trap(cudaError_t error, const char* what, Place place, const char* name) {
+  const Thread& thread = scheduler_.current().thread;
+  Report(error, std::string(what) + name,
+         "block " + Text(thread.block) + ", thread " + Text(thread.index) + ", warp " +
+             std::to_string(thread.warp) + ", lane " + std::to_string(thread.lane) + ", at " +
+             Text(place));
+  scheduler_.GiveUp();
+}
+
+void* BlockRunner::StaticShared(const void* tag, size_t bytes, size_t alignment, const char* name) {
+  const IgnoreAccesses ignore;
+  void* object = shared_.Static(tag, bytes, alignment);
+  if (object != nullptr) return object;
+  Trap(cudaErrorLaunchOutOfResources, "a block has 48 KiB of static shared memory; too large: ", {},
+       name);
+}
+
+// ---- cp.async
+// ------------------------------------------------------------------------------------
+
+namespace {
+
+void Land(const PendingCopy& copy) {
+  std::memcpy(copy.shared, copy.global, copy.copy_bytes);
+  std::memset(static_cast<std::byte*>(copy.shared) + copy.copy_bytes, 0,
+              copy.bytes - copy.copy_bytes);
+}
+
+}  // namespace
+
+void BlockRunner::AsyncCopy(const PendingCopy& copy, Place place) {
+  const uintptr_t addresses = reinterpret_cast<uintptr_t>(copy.shared) |
+                              (copy.copy_bytes > 0 ? reinterpret_cast<uintptr_t>(copy.global) : 0);
+  {
+    const IgnoreAccesses ignore;
+    if (addresses % copy.bytes != 0) {
+      Trap(cudaErrorMisalignedAddress, "cp.async: an address is not a multiple of the size", place);
+    }
+    Strand& strand = scheduler_.current();
+    strand.place = place;
+    strand.open_copies.push_back(copy);
+  }
+  if (settings_.async_copy == AsyncCopyTime::kEarly) Land(copy);
+}
+
+void BlockRunner::AsyncCopyCommit() {
+  const IgnoreAccesses ignore;
+  Strand& strand = scheduler_.current();
+  strand.committed_copies.push_back(std::exchange(strand.open_copies, {}));
+}
+
+void BlockRunner::AsyncCopyWait(unsigned pending_max) {
+  Strand& strand = scheduler_.current();
+  while (strand.committed_copies.size() > pending_max) {
+    if (settings_.async_copy == AsyncCopyTime::kLate) {
+      for (const PendingCopy& copy : strand.committed_copies.front()) Land(copy);
+    }
+    const IgnoreAccesses ignore;
+    strand.committed_copies.pop_front();
+  }
+}
+
+}  // namespace cairn::cuemu
