@@ -225,6 +225,7 @@ struct TierStats {
   int64_t evictions = 0;
   double bandwidth = 0;                 // bytes a second, as measured lately; 0: not yet
   std::chrono::nanoseconds latency{0};  // of one block
+  PredictionHistogram loads;            // of one block's load from there
 };
 struct EngineStats {
   std::vector<TierStats> tiers;

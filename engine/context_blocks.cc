@@ -85,7 +85,7 @@ Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
   return context;
 }
 
-Result<bool> ContextBlocks::Settle() {
+Result<bool> ContextBlocks::Settle(Clock::Monotonic now) {
   for (size_t block = 0; block < entries_.size() && loading_count_ > 0; ++block) {
     Entry& entry = entries_[block];
     if (!entry.loading || entry.hold.is_loading()) continue;
@@ -96,6 +96,7 @@ Result<bool> ContextBlocks::Settle() {
       continue;
     }
     entry.loading = false;
+    entry.in_place = now;
     addresses_[block] = AddressOf(entry);
     --loading_count_;
   }
@@ -294,7 +295,8 @@ std::vector<PositionRange> ContextBlocks::MissingRuns(size_t token_count, uint32
   return runs;
 }
 
-void ContextBlocks::Written(PositionRange run, std::span<const uint32_t> tokens) {
+void ContextBlocks::Written(PositionRange run, std::span<const uint32_t> tokens,
+                            Clock::Monotonic now) {
   CHECK(run.begin + run.count <= tokens.size());
   filled_count_ += run.count;
   for (uint32_t left = run.count; left > 0;) {
@@ -308,6 +310,7 @@ void ContextBlocks::Written(PositionRange run, std::span<const uint32_t> tokens)
     entry.hold = store_.Seal(std::move(entry.hold), ParentKey(block),
                              tokens.subspan(block * block_tokens_, block_tokens_), priority_);
     entry.sealed = true;
+    entry.in_place = now;
     addresses_[block] = AddressOf(entry);
     SkipSealed();
   }

@@ -22,6 +22,7 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "engine/restore_report.h"
 #include "kernels/device.h"
@@ -55,9 +56,9 @@ class ContextBlocks {
     return static_cast<uint32_t>(token_count / block_tokens + 1);
   }
 
-  // Whether something is still on its way. kResourceExhausted when a block could not be loaded and
-  // there is no slot to compute it in.
-  Result<bool> Settle();
+  // Whether something is still on its way; what has come is in place from `now` on.
+  // kResourceExhausted when a block could not be loaded and there is no slot to compute it in.
+  Result<bool> Settle(Clock::Monotonic now);
   bool is_loading() const { return loading_count_ > 0; }
   uint32_t turn() const { return turn_; }  // of its latest plan
   // What it takes now to use each full block: what is being computed counts as absent, what is
@@ -77,6 +78,8 @@ class ContextBlocks {
   const Found& found() const { return found_; }
   // How block `block` came to be in place, or will.
   BlockFate FateOf(size_t block) const;
+  // Since when block `block` is in place; of one that was loaded or computed here.
+  Clock::Monotonic InPlaceSince(size_t block) const { return entries_[block].in_place; }
 
   // Of the first `token_count` positions, how many are still to be computed.
   uint32_t missing_count(size_t token_count) const;
@@ -89,7 +92,7 @@ class ContextBlocks {
   std::vector<PositionRange> AllMissingRuns(size_t token_count) const;
   // The model has written `run`; call it for the runs of MissingRuns in their order. `tokens`: of
   // the whole context.
-  void Written(PositionRange run, std::span<const uint32_t> tokens);
+  void Written(PositionRange run, std::span<const uint32_t> tokens, Clock::Monotonic now);
 
   // Room for the position `position`, the one after the last. kResourceExhausted when the pool is
   // short.
@@ -115,6 +118,7 @@ class ContextBlocks {
     bool was_loading = false;
     bool failed = false;        // its load
     Tier tier = Tier::kAbsent;  // where it was found
+    Clock::Monotonic in_place;
   };
 
   ContextBlocks(BlockStore& store, const BlockKey& root, uint32_t priority);

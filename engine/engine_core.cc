@@ -273,6 +273,7 @@ Result<EngineStats> EngineCore::GetStats() {
   const RunnerCounts& counts = runner_.counts();
   EngineStats stats;
   AddTierStats(stats);
+  for (TierStats& tier : stats.tiers) tier.loads = parts_.blocks->LoadPredictions(tier.tier);
   stats.session_count = static_cast<int64_t>(sessions_.session_count());
   stats.running_count = static_cast<int64_t>(runner_.running_count());
   stats.waiting_count = static_cast<int64_t>(runner_.waiting_count());

@@ -13,6 +13,8 @@ void RestoreLog::Add(const std::string& session_id, RestoreReport report) {
   executed.predicted += std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(report.predicted_s));
   executed.actual += *report.actual_time;
+  counts_.restores.Note(report.predicted_s,
+                        std::chrono::duration<double>(*report.actual_time).count());
   for (const BlockReport& block : report.blocks) ++counts_.blocks[static_cast<size_t>(block.fate)];
   if (session_id.empty()) return;
   Forget(session_id);

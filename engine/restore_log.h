@@ -17,6 +17,8 @@ class RestoreLog {
 
   // A restore was carried out; `session_id` is empty when it was no session's.
   void Add(const std::string& session_id, RestoreReport report);
+  // A pass that had rows of restores.
+  void AddPass(double predicted_s, double actual_s) { counts_.passes.Note(predicted_s, actual_s); }
   // Null: none that is remembered.
   const RestoreReport* Find(const std::string& session_id) const;
   // The session is gone; another may come by that name.

@@ -1,5 +1,7 @@
 #include "engine/restore_report.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "engine/restore_strategy.h"
 
@@ -40,6 +42,25 @@ RestoreReport ReportOf(const RestorePlan& plan, std::span<const Origin> origins,
     report.blocks.push_back(block);
   }
   return report;
+}
+
+std::optional<MeetingPoint> MeetingPointOf(const RestoreReport& report) {
+  MeetingPoint meeting;
+  bool computed = false, loaded = false;
+  for (size_t i = 0; i < report.blocks.size(); ++i) {
+    const BlockReport& block = report.blocks[i];
+    if (!block.actual_time) continue;
+    if (block.fate == BlockFate::kReloaded) {
+      loaded = true;
+      meeting.loaded_time = std::max(meeting.loaded_time, *block.actual_time);
+    } else {
+      computed = true;
+      meeting.computed_time = std::max(meeting.computed_time, *block.actual_time);
+      meeting.position = static_cast<int64_t>(i + 1) * report.block_tokens;
+    }
+  }
+  if (!computed || !loaded) return std::nullopt;
+  return meeting;
 }
 
 }  // namespace cairn

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "offload/block.h"
+#include "offload/prediction_histogram.h"
 #include "offload/restore_plan.h"
 
 namespace cairn {
@@ -23,6 +24,9 @@ struct BlockReport {
   BlockFate fate = BlockFate::kKept;
   std::optional<double> reload_s;  // prices, where the plan has them
   std::optional<double> recompute_s;
+  // From the beginning of the restore until the block was in place; of one that was carried out,
+  // and of blocks that were not there before.
+  std::optional<std::chrono::nanoseconds> actual_time;
 };
 
 struct RestoreReport {
@@ -41,6 +45,15 @@ struct RestoreReport {
 RestoreReport ReportOf(const RestorePlan& plan, std::span<const Origin> origins,
                        std::span<const Tier> tiers, uint32_t block_tokens);
 
+// Where computing and loading met.
+struct MeetingPoint {
+  int64_t position = 0;  // the first one behind which nothing was computed again
+  std::chrono::nanoseconds computed_time{0};  // when the last block was computed
+  std::chrono::nanoseconds loaded_time{0};    // and when the last one was loaded
+};
+// Of a restore that was carried out and did both.
+std::optional<MeetingPoint> MeetingPointOf(const RestoreReport& report);
+
 // Restores that were carried out since the start.
 struct RestoreCounts {
   struct Executed {
@@ -49,6 +62,8 @@ struct RestoreCounts {
     std::chrono::nanoseconds actual{0};
   };
   std::array<Executed, kExecutionCount> by_execution;
+  PredictionHistogram restores;  // of a whole restore
+  PredictionHistogram passes;    // of a pass that had rows of restores
   std::array<int64_t, static_cast<size_t>(BlockFate::kCount)> blocks{};  // by fate
 };
 

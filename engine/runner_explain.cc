@@ -17,6 +17,10 @@ bool IsRestore(std::span<const Origin> origins, size_t old_blocks) {
   return false;
 }
 
+std::string Microseconds(std::chrono::nanoseconds time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
+}
+
 // The index after the last block that has a copy anywhere.
 size_t EndOfFound(std::span<const Origin> origins) {
   size_t end = origins.size();
@@ -77,13 +81,17 @@ void Runner::FinishRestore(Sequence& sequence) {
   const Clock::Monotonic now = clock_.Now();
   report->actual_time = now - sequence.admitted;
   for (size_t i = 0; i < report->blocks.size(); ++i) {
-    report->blocks[i].fate = sequence.blocks->FateOf(i);
+    BlockReport& block = report->blocks[i];
+    block.fate = sequence.blocks->FateOf(i);
+    if (block.fate == BlockFate::kKept) continue;
+    block.actual_time = sequence.blocks->InPlaceSince(i) - sequence.admitted;
   }
   if (trace_ != nullptr) TraceRestore(sequence, *report, now);
   restore_log_.Add(sequence.session_id, std::move(*report));
 }
 
-// On a track of the sequence, with the rows that it computed meanwhile below.
+// On a track of the sequence, with the rows that it computed meanwhile below, and the moment when
+// both sides were through.
 void Runner::TraceRestore(const Sequence& sequence, const RestoreReport& report,
                           Clock::Monotonic now) {
   const auto count = [&](BlockFate fate) {
@@ -97,6 +105,14 @@ void Runner::TraceRestore(const Sequence& sequence, const RestoreReport& report,
                    ",\"failed\":" + count(BlockFate::kReloadFailed) +
                    ",\"predicted_s\":" + std::to_string(report.predicted_s),
                TraceWriter::ComputeTrack(sequence.id.value()));
+  const std::optional<MeetingPoint> meeting = MeetingPointOf(report);
+  if (!meeting) return;
+  trace_->Instant("meeting point",
+                  sequence.admitted + std::max(meeting->computed_time, meeting->loaded_time),
+                  "\"position\":" + std::to_string(meeting->position) +
+                      ",\"computed_us\":" + Microseconds(meeting->computed_time) +
+                      ",\"loaded_us\":" + Microseconds(meeting->loaded_time),
+                  TraceWriter::ComputeTrack(sequence.id.value()));
 }
 
 void Runner::TraceRestoredRows(const std::vector<Work>& works, Clock::Monotonic begin,

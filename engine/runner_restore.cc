@@ -38,8 +38,8 @@ ContextBlocks::Planner Runner::PlannerFor(const Sequence& sequence) {
 void Runner::SettleRestoring() {
   for (const auto& [id, sequence] : sequences_) {
     if (!sequence->is_admitted()) continue;
-    Settle(*sequence, [](ContextBlocks& blocks) {
-      return blocks.is_loading() ? blocks.Settle().status() : Status();
+    Settle(*sequence, [this](ContextBlocks& blocks) {
+      return blocks.is_loading() ? blocks.Settle(clock_.Now()).status() : Status();
     });
   }
 }
@@ -136,6 +136,10 @@ void Runner::LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseco
     restored.position_sum += work.restored.position_sum;
   }
   restore_share_.Note(sample, restored, decode_rows);
+  const std::optional<PassCosts> known = restores_.pass_costs();
+  if (known && restored.rows > 0) {
+    restore_log_.AddPass(known->Seconds(sample.rows, sample.position_sum), sample.seconds);
+  }
   if (sample.seconds > 0) restores_.Learn(sample);
   const std::optional<PassCosts> costs = restores_.pass_costs();
   if (!costs) return;

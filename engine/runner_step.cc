@@ -147,8 +147,9 @@ void Runner::Commit(const std::vector<Work>& works, std::span<const float> logit
 void Runner::MarkWritten(const Work& work) {
   Sequence& sequence = *work.sequence;
   const uint32_t block_tokens = store_.layout().block_tokens;
+  const Clock::Monotonic now = clock_.Now();
   for (const PositionRange& run : work.runs) {
-    sequence.blocks->Written(run, sequence.tokens);
+    sequence.blocks->Written(run, sequence.tokens, now);
     const size_t end = size_t{run.begin} + run.count;
     if (end <= sequence.computed_before) counts_.recomputed_blocks += run.count / block_tokens;
     sequence.computed_end = std::max(sequence.computed_end, end);

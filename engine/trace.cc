@@ -4,6 +4,11 @@
 #include <cstring>
 
 namespace cairn {
+namespace {
+
+using Microseconds = std::chrono::duration<double, std::micro>;
+
+}  // namespace
 
 Result<std::unique_ptr<TraceWriter>> TraceWriter::Open(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "w");
@@ -17,18 +22,27 @@ TraceWriter::~TraceWriter() {
   std::fclose(file_);
 }
 
+bool TraceWriter::BeginEvent(const char* name, char phase, Clock::Monotonic at, uint64_t track) {
+  if (event_count_ == kEventsMax) return false;
+  if (!origin_) origin_ = at;
+  std::fprintf(file_, "%s\n{\"name\":\"%s\",\"ph\":\"%c\",\"pid\":1,\"tid\":%llu,\"ts\":%.3f",
+               event_count_ == 0 ? "" : ",", name, phase, static_cast<unsigned long long>(track),
+               Microseconds(at - *origin_).count());
+  ++event_count_;
+  return true;
+}
+
 void TraceWriter::Span(const char* name, Clock::Monotonic begin, Clock::Monotonic end,
                        const std::string& args_json, uint64_t track) {
-  if (event_count_ == kEventsMax) return;
-  if (!origin_) origin_ = begin;
-  using Microseconds = std::chrono::duration<double, std::micro>;
-  std::fprintf(file_,
-               "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":1,\"tid\":%llu,\"ts\":%.3f,\"dur\":%.3f,"
-               "\"args\":{%s}}",
-               event_count_ == 0 ? "" : ",", name, static_cast<unsigned long long>(track),
-               Microseconds(begin - *origin_).count(), Microseconds(end - begin).count(),
+  if (!BeginEvent(name, 'X', begin, track)) return;
+  std::fprintf(file_, ",\"dur\":%.3f,\"args\":{%s}}", Microseconds(end - begin).count(),
                args_json.c_str());
-  ++event_count_;
+}
+
+void TraceWriter::Instant(const char* name, Clock::Monotonic at, const std::string& args_json,
+                          uint64_t track) {
+  if (!BeginEvent(name, 'i', at, track)) return;
+  std::fprintf(file_, ",\"s\":\"t\",\"args\":{%s}}", args_json.c_str());
 }
 
 }  // namespace cairn

@@ -32,10 +32,15 @@ class TraceWriter {
   // A span named `name` (plain ASCII); `args_json` is "" or JSON members such as "\"rows\":3".
   void Span(const char* name, Clock::Monotonic begin, Clock::Monotonic end,
             const std::string& args_json = "", uint64_t track = kStepTrack);
+  // A moment, in the same way.
+  void Instant(const char* name, Clock::Monotonic at, const std::string& args_json, uint64_t track);
 
  private:
   explicit TraceWriter(std::FILE* file) : file_(file) {}
   std::FILE* file_;
+  // False: it takes no more of them.
+  bool BeginEvent(const char* name, char phase, Clock::Monotonic at, uint64_t track);
+
   uint64_t event_count_ = 0;
   std::optional<Clock::Monotonic> origin_;
 };

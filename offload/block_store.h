@@ -271,6 +271,8 @@ class BlockStore {
   std::optional<DiskTierStats> disk_stats() const;  // none without a disk tier
   LoadFlow host_flow() const { return host_meter_.flow(); }
   LoadFlow disk_flow() const { return disk_ ? disk_->load_flow() : LoadFlow(); }
+  // Of a block's load from there.
+  PredictionHistogram LoadPredictions(Tier tier) const;
   const KvLayout& layout() const { return layout_; }
 
   // Conservation laws; a violation is a CHECK failure. O(blocks).

@@ -26,6 +26,11 @@ constexpr double kFixedOdds = 32;
 
 }  // namespace
 
+PredictionHistogram BlockStore::LoadPredictions(Tier tier) const {
+  if (tier == Tier::kHost) return host_meter_.predictions();
+  return tier == Tier::kDisk && disk_ ? disk_->load_predictions() : PredictionHistogram();
+}
+
 BlockPrices BlockStore::PricesNow() const {
   BlockPrices prices;
   if (config_.eviction != EvictionPolicy::kPrices) return prices;

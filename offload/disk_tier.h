@@ -126,6 +126,7 @@ class DiskTier {
   // With the limit on the bandwidth, if there is one. What is under way are loads that somebody
   // waits for.
   LoadFlow load_flow() const;
+  const PredictionHistogram& load_predictions() const { return load_meter_.predictions(); }
 
  private:
   enum class Kind { kLoad, kSpill };

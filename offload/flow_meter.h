@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "offload/prediction_histogram.h"
 #include "offload/robust_rate.h"
 
 namespace cairn {
@@ -53,13 +54,22 @@ class FlowMeter {
     return {under_way_ == 0 ? seen : std::max(seen, waited.count()), under_way_, last_begin_};
   }
 
+  // What a block was to take, and took.
+  const PredictionHistogram& predictions() const { return predictions_; }
+
  private:
   static constexpr double kSpreadAtFirst = 0.3;
 
   void Note(double seconds, uint32_t count) {
     if (seconds <= 0) return;
-    if (!block_s_) block_s_.emplace(seconds, kSpreadAtFirst);
-    for (uint32_t i = 0; i < count; ++i) block_s_->Note(seconds);
+    for (uint32_t i = 0; i < count; ++i) {
+      if (block_s_) {
+        predictions_.Note(block_s_->value(), seconds);
+      } else {
+        block_s_.emplace(seconds, kSpreadAtFirst);
+      }
+      block_s_->Note(seconds);
+    }
   }
 
   uint32_t under_way_ = 0;
@@ -67,6 +77,7 @@ class FlowMeter {
   Clock::Monotonic looked_;
   Clock::Monotonic last_begin_;
   std::optional<RobustRate> block_s_;
+  PredictionHistogram predictions_;
 };
 
 }  // namespace cairn

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "service/wire.h"
@@ -32,6 +34,17 @@ v1::Session::State ToProto(SessionState state) {
   return v1::Session::STATE_UNSPECIFIED;
 }
 
+// Nothing when nothing was compared.
+std::optional<v1::PredictionHistogram> HistogramToProto(const PredictionHistogram& predictions) {
+  const auto& counts = predictions.counts();
+  if (std::ranges::count(counts, 0) == std::ssize(counts)) return std::nullopt;
+  v1::PredictionHistogram proto;
+  const auto& bounds = PredictionHistogram::kUpperBounds;
+  proto.mutable_upper_bounds()->Add(bounds.begin(), bounds.end());
+  proto.mutable_counts()->Add(counts.begin(), counts.end());
+  return proto;
+}
+
 v1::TierStats ToProto(const TierStats& stats) {
   v1::TierStats proto;
   proto.set_tier(ToProto(stats.tier));
@@ -43,6 +56,7 @@ v1::TierStats ToProto(const TierStats& stats) {
   proto.set_evictions(stats.evictions);
   proto.set_bandwidth_bytes_per_second(stats.bandwidth);
   if (stats.latency.count() > 0) *proto.mutable_latency() = DurationToProto(stats.latency);
+  if (auto loads = HistogramToProto(stats.loads)) *proto.mutable_load_predictions() = *loads;
   return proto;
 }
 
@@ -79,6 +93,10 @@ void RestoresToProto(const RestoreCounts& counts, v1::CacheStats& proto) {
     blocks.set_verdict(ToProto(static_cast<BlockFate>(i)));
     blocks.set_block_count(counts.blocks[i]);
   }
+  if (auto restores = HistogramToProto(counts.restores)) {
+    *proto.mutable_restore_predictions() = *restores;
+  }
+  if (auto passes = HistogramToProto(counts.passes)) *proto.mutable_pass_predictions() = *passes;
 }
 
 void LogprobToProto(const TokenLogprob& logprob, v1::TokenLogprob* proto) {
@@ -240,6 +258,7 @@ v1::RestoreReport ToProto(const RestoreReport& report) {
     decision.set_verdict(ToProto(block.fate));
     if (block.reload_s) *decision.mutable_reload_price() = SecondsToProto(*block.reload_s);
     if (block.recompute_s) *decision.mutable_recompute_price() = SecondsToProto(*block.recompute_s);
+    if (block.actual_time) *decision.mutable_actual_time() = DurationToProto(*block.actual_time);
   }
   *proto.mutable_predicted_time() = SecondsToProto(report.predicted_s);
   *proto.mutable_predicted_load_all_time() = SecondsToProto(report.load_all_s);

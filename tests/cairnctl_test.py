@@ -187,6 +187,15 @@ class CairnctlTest(unittest.TestCase):
         self.assertEqual(last["blocks"][0]["verdict"], "VERDICT_RECOMPUTE")
         self.assertRegex(self.ctl.text("cache", "explain", "trip", "--last"), r"(?m)^actual +[\d.]+ ms$")
         self.assertIn("of restores: recompute", self.ctl.text("cache", "stats"))
+        computed = [float(block["actual_time"].rstrip("s")) for block in last["blocks"]]
+        self.assertEqual(computed, sorted(computed))
+        self.assertTrue(0 < computed[0] and computed[-1] <= float(last["actual_time"].rstrip("s")))
+        self.assertRegex(self.ctl.text("cache", "explain", "trip", "--last"),
+                         rf"(?m)^0\.\.{end} +absent .* recompute +[\d.]+ ms$")
+        predictions = self.ctl.json("cache", "stats")["restore_predictions"]
+        self.assertEqual(sum(map(int, predictions["counts"])), restores())
+        self.assertEqual(len(predictions["counts"]), len(predictions["upper_bounds"]) + 1)
+        self.assertRegex(self.ctl.text("cache", "stats"), r"(?m)^predicted / actual.*\n.* more\nrestores +[-\d ]+$")
 
     def test_errors_name_code_and_field(self):
         hello = ["generate", "Hello"]

@@ -121,6 +121,31 @@ TEST_F(FlowMeterTest, ATimeThatIsKnownIsTaken) {
   EXPECT_EQ(meter_.flow().under_way, 0u);
 }
 
+TEST_F(FlowMeterTest, WhatALoadTookIsComparedWithWhatItWasToTake) {
+  const auto counts = [&] { return meter_.predictions().counts(); };
+  Load(1, 1e-3);  // of which nothing was known
+  EXPECT_EQ(counts(), PredictionHistogram().counts());
+  Load(3, 1e-3);
+  Load(1, 5e-3);
+  std::array<int64_t, 13> expected{};
+  expected[6] = 3;  // 0.95 to 1.05
+  expected[1] = 1;  // up to a quarter
+  EXPECT_EQ(counts(), expected);
+}
+
+TEST(PredictionHistogramTest, ABoundBelongsToTheBucketBelowIt) {
+  PredictionHistogram histogram;
+  for (const double bound : PredictionHistogram::kUpperBounds) histogram.Note(bound, 1);
+  histogram.Note(1000, 1);
+  for (const int64_t count : histogram.counts()) EXPECT_EQ(count, 1);
+  const auto before = histogram.counts();
+  histogram.Note(0, 1);
+  histogram.Note(1, 0);
+  histogram.Note(std::nan(""), 1);
+  histogram.Note(1, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(histogram.counts(), before) << "only positive numbers are compared";
+}
+
 TEST_F(FlowMeterTest, WhatFailedSaysNothing) {
   Load(20, 1e-3);
   meter_.Begin(now_);

@@ -64,7 +64,7 @@ class LogitsTool {
                             .blocks = blocks.addresses()});
       }
       parts_.model->Forward(segments);
-      for (const PositionRange& run : runs) blocks.Written(run, tokens);
+      for (const PositionRange& run : runs) blocks.Written(run, tokens, Clock::Monotonic());
     }
   }
 

@@ -63,6 +63,31 @@ TEST_F(MeetingPoint, IsInTheMiddleWhenBothSidesKeepTheirTime) {
   EXPECT_LE(ReadOnce(), kBlocks / 2 + 2);
 }
 
+TEST_F(MeetingPoint, IsToldWithWhenEachBlockWasInPlace) {
+  Finish(engine_.Start("back", {}, 1));
+  const RestoreReport report = *engine_.core().ExplainRestore({.id = "back", .last = true});
+  std::chrono::nanoseconds computed{0}, loaded{0};  // the ones before
+  for (const BlockReport& block : report.blocks) {
+    ASSERT_TRUE(block.actual_time);
+    auto& before = block.fate == BlockFate::kReloaded ? loaded : computed;
+    EXPECT_GE(*block.actual_time, before) << "both sides go forward";
+    before = *block.actual_time;
+  }
+  const auto meeting = MeetingPointOf(report);
+  ASSERT_TRUE(meeting);
+  EXPECT_EQ(meeting->position, CountOf(BlockFate::kRecomputed) * 16);
+  EXPECT_EQ(meeting->computed_time, computed);
+  EXPECT_EQ(meeting->loaded_time, loaded);
+  // The block that is computed while both are waited for.
+  EXPECT_LT(std::chrono::abs(loaded - computed), Seconds(2 * kBlockSeconds));
+  EXPECT_LE(std::max(computed, loaded), *report.actual_time);
+  const auto instants = engine_.ReadTrace("meeting point");
+  ASSERT_EQ(instants.size(), 2u);  // the first one is of the session that was to warm up
+  EXPECT_NE(instants.back().find("\"ph\":\"i\""), std::string::npos);
+  EXPECT_NE(instants.back().find("\"position\":" + std::to_string(meeting->position) + ","),
+            std::string::npos);
+}
+
 TEST_F(MeetingPoint, MovesToTheEndWhenTheDiskIsLate) {
   const auto back = engine_.Start("back", {}, 1);
   engine_.RunFor(0.1);

@@ -34,6 +34,13 @@ TEST(RestoreLog, RemembersTheLastOfEachSessionAndCountsAll) {
   EXPECT_EQ(front.actual, milliseconds(700));
   EXPECT_EQ(log.counts().by_execution[static_cast<size_t>(Execution::kLoadAll)].restores, 1);
   EXPECT_EQ(log.counts().blocks, (std::array<int64_t, 4>{1, 2, 1, 1}));
+  std::array<int64_t, 13> ratios{};
+  ratios[4] = 1;  // 0.5 s and 0.6 s
+  ratios[10] = 1;
+  ratios[12] = 1;
+  EXPECT_EQ(log.counts().restores.counts(), ratios);
+  log.AddPass(1, 2);
+  EXPECT_EQ(log.counts().passes.counts()[2], 1);
   log.Forget("a");
   log.Forget("a");
   EXPECT_EQ(log.Find("a"), nullptr);
@@ -80,6 +87,25 @@ TEST(RestoreReport, HasThePricesOfThePlanWhereThereIsAChoice) {
   EXPECT_EQ(report.blocks[3].fate, BlockFate::kReloaded);
   EXPECT_EQ(report.blocks[3].reload_s, 0.5);
   EXPECT_EQ(report.blocks[3].tier, Tier::kHost);
+}
+
+TEST(RestoreReport, BothSidesMeetBehindTheLastBlockThatWasComputed) {
+  RestoreReport report{.block_tokens = 16};
+  const auto add = [&](BlockFate fate, int after) {
+    report.blocks.push_back({.fate = fate, .actual_time = milliseconds(after)});
+  };
+  report.blocks.push_back({.fate = BlockFate::kKept});
+  add(BlockFate::kRecomputed, 30);
+  EXPECT_FALSE(MeetingPointOf(report)) << "nothing was loaded";
+  add(BlockFate::kReloaded, 80);
+  add(BlockFate::kReloadFailed, 90);
+  add(BlockFate::kReloaded, 70);
+  report.blocks.push_back({.fate = BlockFate::kKept});
+  const std::optional<MeetingPoint> meeting = MeetingPointOf(report);
+  ASSERT_TRUE(meeting);
+  EXPECT_EQ(meeting->position, 4 * 16);
+  EXPECT_EQ(meeting->computed_time, milliseconds(90));
+  EXPECT_EQ(meeting->loaded_time, milliseconds(80));
 }
 
 TEST(RestoreReport, SaysThatNothingIsMissingWhateverThePlanIsCalled) {

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -93,6 +94,7 @@ class TimedEngine {
       return restores;
     };
     EngineParts parts = MakeHookedEngine(hooked, clock);
+    parts.trace = *TraceWriter::Open(scratch_.File("trace"));
     blocks_ = parts.blocks.get();
     core_ = std::make_unique<EngineCore>(std::move(parts), config_, clock, 42);
   }
@@ -139,6 +141,17 @@ class TimedEngine {
   void RunFor(double seconds) {
     const Clock::Monotonic end = clock.Now() + Seconds(seconds);
     RunUntil([&] { return clock.Now() >= end; });
+  }
+
+  // The lines of the trace that name something; the engine is gone then.
+  std::vector<std::string> ReadTrace(const std::string& name) {
+    core_.reset();
+    std::ifstream file(scratch_.File("trace"));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) {
+      if (line.find('"' + name + '"') != std::string::npos) lines.push_back(line);
+    }
+    return lines;
   }
 
   FakeClock clock;

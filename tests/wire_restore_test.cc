@@ -8,7 +8,7 @@
 namespace cairn {
 namespace {
 
-TEST(WireRestore, ReportsAndCountsArriveWhole) {
+TEST(WireRestore, ReportsArriveWhole) {
   RestoreReport report{.execution = Execution::kFront,
                        .block_tokens = 16,
                        .predicted_s = 0.25,
@@ -20,7 +20,8 @@ TEST(WireRestore, ReportsAndCountsArriveWhole) {
                    {.tier = Tier::kDisk,
                     .fate = BlockFate::kReloadFailed,
                     .reload_s = 0.5,
-                    .recompute_s = 0.25}};
+                    .recompute_s = 0.25,
+                    .actual_time = std::chrono::milliseconds(120)}};
   v1::RestoreReport proto = ToProto(report);
   EXPECT_EQ(proto.execution(), v1::RestoreReport::EXECUTION_FRONT);
   EXPECT_EQ(proto.predicted_time().nanos(), 250'000'000);
@@ -40,12 +41,16 @@ TEST(WireRestore, ReportsAndCountsArriveWhole) {
   EXPECT_EQ(proto.blocks(2).tier(), v1::TIER_DISK);
   EXPECT_EQ(proto.blocks(2).verdict(), v1::BlockDecision::VERDICT_RELOAD_FAILED_RECOMPUTED);
   EXPECT_EQ(proto.blocks(2).reload_price().nanos(), 500'000'000);
+  EXPECT_EQ(proto.blocks(2).actual_time().nanos(), 120'000'000);
+  EXPECT_FALSE(proto.blocks(0).has_actual_time());
   report.execution = Execution::kNone;
   report.actual_time = std::chrono::milliseconds(300);
   proto = ToProto(report);
   EXPECT_EQ(proto.execution(), v1::RestoreReport::EXECUTION_NONE);
   EXPECT_EQ(proto.actual_time().nanos(), 300'000'000);
+}
 
+TEST(WireRestore, CountsArriveWhole) {
   EngineStats stats;
   EXPECT_EQ(ToProto(stats).restores_size() + ToProto(stats).restored_blocks_size(), 0);
   stats.restores.by_execution[static_cast<size_t>(Execution::kWave)] = {
@@ -61,6 +66,23 @@ TEST(WireRestore, ReportsAndCountsArriveWhole) {
   EXPECT_EQ(counts.restored_blocks(0).verdict(), v1::BlockDecision::VERDICT_RELOAD);
   EXPECT_EQ(counts.restored_blocks(0).block_count(), 7);
 
+  EXPECT_FALSE(counts.has_restore_predictions());
+  EXPECT_FALSE(counts.has_pass_predictions());
+  stats.restores.restores.Note(1, 1);
+  stats.restores.passes.Note(3, 1);
+  stats.tiers.resize(2);
+  stats.tiers[1].loads.Note(100, 1);
+  const v1::CacheStats predicted = ToProto(stats);
+  ASSERT_EQ(predicted.restore_predictions().upper_bounds_size(), 12);
+  ASSERT_EQ(predicted.restore_predictions().counts_size(), 13);
+  EXPECT_EQ(predicted.restore_predictions().upper_bounds(6), 1.05);
+  EXPECT_EQ(predicted.restore_predictions().counts(6), 1);
+  EXPECT_EQ(predicted.pass_predictions().counts(10), 1);
+  EXPECT_FALSE(predicted.tiers(0).has_load_predictions());
+  EXPECT_EQ(predicted.tiers(1).load_predictions().counts(12), 1);
+}
+
+TEST(WireRestore, TheLastRestoreIsAskedFor) {
   v1::ExplainRestoreRequest request;
   request.set_name("sessions/a");
   EXPECT_EQ(FromProto(request)->id, "a");

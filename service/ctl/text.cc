@@ -2,6 +2,7 @@
 
 #include <google/protobuf/util/time_util.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 #include <initializer_list>
@@ -88,7 +89,8 @@ bool IsSameRun(const v1::BlockDecision& a, const v1::BlockDecision& b) {
   return a.tier() == b.tier() && a.verdict() == b.verdict();
 }
 
-// The prices are those of a block, at the middle of the run.
+// The prices are those of a block, at the middle of the run; of a restore that was carried out,
+// also when the last of them was in place.
 std::string RunText(const v1::RestoreReport& report, int first, int end) {
   const v1::BlockDecision& block = report.blocks(first);
   const v1::BlockDecision& middle = report.blocks(first + (end - first) / 2);
@@ -98,11 +100,61 @@ std::string RunText(const v1::RestoreReport& report, int first, int end) {
   const auto price = [](bool is_known, const google::protobuf::Duration& duration) {
     return is_known ? Milliseconds(duration) : std::string("-");
   };
-  return Format(
-      "%-16s %-8s %12s %12s  %s", positions.c_str(), TierText(block.tier()).c_str(),
-      price(middle.has_reload_price(), middle.reload_price()).c_str(),
-      price(middle.has_recompute_price(), middle.recompute_price()).c_str(),
-      Plain(v1::BlockDecision::Verdict_Name(block.verdict()), sizeof("VERDICT_") - 1).c_str());
+  std::string text =
+      Format("%-16s %-8s %12s %12s  ", positions.c_str(), TierText(block.tier()).c_str(),
+             price(middle.has_reload_price(), middle.reload_price()).c_str(),
+             price(middle.has_recompute_price(), middle.recompute_price()).c_str());
+  const std::string verdict =
+      Plain(v1::BlockDecision::Verdict_Name(block.verdict()), sizeof("VERDICT_") - 1);
+  if (!report.has_actual_time()) return text + verdict;
+  double in_place_s = 0;
+  for (int i = first; i < end; ++i) {
+    in_place_s = std::max(in_place_s, Seconds(report.blocks(i).actual_time()));
+  }
+  const std::string in_place = block.has_actual_time() ? Format("%.1f ms", in_place_s * 1e3) : "-";
+  return text + Format("%-25s %12s", verdict.c_str(), in_place.c_str());
+}
+
+// Where computing and loading met, and when each was through; "" when there was only one of them.
+std::string MeetingText(const v1::RestoreReport& report) {
+  double computed_s = -1, loaded_s = -1;
+  int64_t position = 0;
+  for (const v1::BlockDecision& block : report.blocks()) {
+    if (!block.has_actual_time()) continue;
+    const bool is_loaded = block.verdict() == v1::BlockDecision::VERDICT_RELOAD;
+    double& side_s = is_loaded ? loaded_s : computed_s;
+    side_s = std::max(side_s, Seconds(block.actual_time()));
+    if (!is_loaded) position = block.first_position() + report.block_tokens();
+  }
+  if (computed_s < 0 || loaded_s < 0) return "";
+  return Format("position %lld: computed after %.1f ms, loaded after %.1f ms",
+                static_cast<long long>(position), computed_s * 1e3, loaded_s * 1e3);
+}
+
+// A row of a table of histograms. All of them have the same bounds.
+std::string PredictionRow(const std::string& name, const v1::PredictionHistogram& predictions) {
+  std::string row = Format("\n%-16s", name.c_str());
+  for (const int64_t count : predictions.counts()) {
+    row += Format(" %6s", count == 0 ? "-" : std::to_string(count).c_str());
+  }
+  return row;
+}
+
+std::string PredictionsText(const v1::CacheStats& stats) {
+  std::vector<std::pair<std::string, v1::PredictionHistogram>> rows;
+  if (stats.has_restore_predictions()) rows.emplace_back("restores", stats.restore_predictions());
+  if (stats.has_pass_predictions()) rows.emplace_back("passes", stats.pass_predictions());
+  for (const v1::TierStats& tier : stats.tiers()) {
+    if (!tier.has_load_predictions()) continue;
+    rows.emplace_back("loads from " + TierText(tier.tier()), tier.load_predictions());
+  }
+  if (rows.empty()) return "";
+  std::string text = "\npredicted / actual time, how often up to:";
+  text += Format("\n%-16s", "");
+  for (const double bound : rows.front().second.upper_bounds()) text += Format(" %6g", bound);
+  text += Format(" %6s", "more");
+  for (const auto& [name, predictions] : rows) text += PredictionRow(name, predictions);
+  return text;
 }
 
 std::string Bytes(int64_t count) {
@@ -209,7 +261,7 @@ std::string CacheStatsText(const v1::CacheStats& stats) {
         "\n%-16s %lld of restores: %s", "blocks", static_cast<long long>(blocks.block_count()),
         Plain(v1::BlockDecision::Verdict_Name(blocks.verdict()), sizeof("VERDICT_") - 1).c_str());
   }
-  return text;
+  return text + PredictionsText(stats);
 }
 
 std::string RestoreText(const v1::RestoreReport& report) {
@@ -218,6 +270,7 @@ std::string RestoreText(const v1::RestoreReport& report) {
   if (report.blocks_size() > 0) {
     text +=
         Format("%-16s %-8s %12s %12s  %s", "POSITIONS", "TIER", "RELOAD", "RECOMPUTE", "VERDICT");
+    if (!is_plan) text += Format("%18s %12s", "", "IN PLACE");
   }
   for (int first = 0; first < report.blocks_size();) {
     int end = first + 1;
@@ -231,6 +284,7 @@ std::string RestoreText(const v1::RestoreReport& report) {
                                            sizeof("EXECUTION_") - 1)},
                        {"predicted", Milliseconds(report.predicted_time())},
                        {"actual", last},
+                       {"met at", MeetingText(report)},
                        {"if all loaded", Milliseconds(report.predicted_load_all_time())},
                        {"if recomputed", Milliseconds(report.predicted_recompute_all_time())},
                        {"planning", Milliseconds(report.planning_time())},
