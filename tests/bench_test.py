@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 import stat
+import struct
 import sys
 import tempfile
 import unittest
@@ -153,31 +154,30 @@ class Restore(unittest.TestCase):
         self.assertTrue(lines[-1].endswith("(goal >= 85%, short)."))
 
     def test_plot(self):
-        name = "{http://www.w3.org/2000/svg}"
-        drawn = xml.etree.ElementTree.fromstring(restore_plot.draw(self.report()))
-        curves = drawn.findall(name + "polyline")
-        self.assertEqual(len(curves), 7)
-        # cairn is drawn last: from 20 MB/s, at the left edge, to 600, which is not quite the 1,000 of the right one, and down.
-        (x1, y1), (x2, y2) = [map(float, corner.split(",")) for corner in curves[-1].get("points").split()]
-        self.assertEqual(x1, restore_plot.LEFT)
-        self.assertTrue(x1 < x2 < restore_plot.WIDTH - restore_plot.RIGHT)
-        self.assertTrue(restore_plot.TOP < y1 < y2 < restore_plot.HEIGHT - restore_plot.BOTTOM)
-        words = [each.text for each in drawn.findall(name + "text")]
-        for label in ("cairn", "best split in hindsight", "200", "0.5", "1000", "A session of 6,144 tokens comes back from disk"):
-            self.assertIn(label, words)
+        [axes] = restore_plot.figure(self.report()).axes
+        lines = {line.get_label(): line.get_xydata().tolist() for line in axes.get_lines()}
+        self.assertEqual(len(lines), 7)
+        self.assertEqual(list(lines)[-1], "cairn")  # above all others
+        self.assertEqual(lines["cairn"], [[20, 2.5], [600, 0.101]])
+        self.assertEqual(lines["best split in hindsight"][0], [20, 2])
+        self.assertEqual((axes.get_xscale(), axes.get_yscale()), ("log", "log"))
+        self.assertEqual(axes.get_title(), "A session of 6,144 tokens comes back from disk")
 
     def test_plot_of_one_bandwidth(self):
         report = self.report()
         del report["points"][1]
-        drawn = xml.etree.ElementTree.fromstring(restore_plot.draw(report))
-        [x] = {float(dot.get("cx")) for dot in drawn.findall("{http://www.w3.org/2000/svg}circle")}
-        self.assertTrue(restore_plot.LEFT < x < restore_plot.WIDTH - restore_plot.RIGHT)  # between 10 and 50 MB/s
+        left, right = restore_plot.figure(report).axes[0].get_xlim()
+        self.assertTrue(left < 20 < right)
 
-    def test_axes_begin_and_end_with_a_tick(self):
-        self.assertEqual(restore_plot.LogAxis([1.1, 1.9], 0, 1).ticks, [1, 2])
-        self.assertEqual(restore_plot.LogAxis([20, 20], 0, 1).ticks, [10, 20, 50])
-        axis = restore_plot.LogAxis([2, 600], 100, 0)
-        self.assertEqual((axis.ticks[0], axis.ticks[-1], axis.at(2), axis.at(1000)), (2, 1000, 100, 0))
+    def test_plot_is_what_its_name_ends_in(self):
+        with tempfile.TemporaryDirectory() as folder:
+            png, svg = [pathlib.Path(folder) / f"out{suffix}" for suffix in restore_plot.SUFFIXES]
+            for path in (png, svg):
+                restore_plot.draw(self.report(), path)
+            data = png.read_bytes()
+            self.assertEqual(data[:8], b"\x89PNG\r\n\x1a\n")
+            self.assertEqual(struct.unpack(">II", data[16:24]), (1200, 720))
+            self.assertTrue(xml.etree.ElementTree.parse(svg).getroot().tag.endswith("svg"))
 
 
 class Layouts(unittest.TestCase):
@@ -427,7 +427,7 @@ echo '{{"case":"served","streams":1,"tokens_per_s":'$rate'}}'""")
             return err.getvalue()
 
         self.assertIn("between 512 and 7680", complaint("restore", "--context", "7681"))
-        self.assertIn("ends in .svg", complaint("restore", "--plot", "out.png"))
+        self.assertIn("draws .png and .svg files, not out.pdf", complaint("restore", "--plot", "out.pdf"))
         self.assertIn("not among the rows", complaint("grpc", "--plot", "out.svg"))
         self.assertIn("start at 1", complaint("restore", "--bandwidths", "10,0"))
         self.assertEqual(bench.parse_arguments(["restore", "--bandwidths", "10,35"]).bandwidths, [10, 35])

@@ -196,7 +196,7 @@ def parse_arguments(arguments):
     parser.add_argument("--bandwidths", metavar="MB/S,...", type=lambda text: [int(one) for one in text.split(",")],
                         help="of the disk in the rows restore (default " + ",".join(map(str, bench_restore.BANDWIDTHS)) +
                         ") and layouts (" + ",".join(map(str, bench_layouts.BANDWIDTHS)) + ")")
-    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE.svg", help="the row restore as a picture")
+    parser.add_argument("--plot", type=pathlib.Path, metavar="FILE", help="the row restore as a picture: .png or .svg")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="everything measured, for machines")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release", help=argparse.SUPPRESS)
     parser.add_argument("--cache", type=pathlib.Path, default=ROOT / ".cache", help=argparse.SUPPRESS)
@@ -220,8 +220,8 @@ def check_restore(parser, options):
         parser.error("--bandwidths start at 1")
     if options.plot is None:
         return
-    if options.plot.suffix != ".svg":
-        parser.error(f"--plot draws SVG: a file whose name ends in .svg, not {options.plot}")
+    if options.plot.suffix not in restore_plot.SUFFIXES:
+        parser.error(f"--plot draws {' and '.join(restore_plot.SUFFIXES)} files, not {options.plot}")
     if "restore" not in options.rows:
         parser.error("--plot draws the row restore, which is not among the rows")
 
@@ -314,7 +314,7 @@ def main(arguments):
         return 130
     show(report)
     if options.plot:
-        options.plot.write_text(restore_plot.draw(report["restore"]))
+        restore_plot.draw(report["restore"], options.plot)
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
