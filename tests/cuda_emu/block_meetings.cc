@@ -15,10 +15,7 @@ bool SameLine(Place a, Place b) { return a.line == b.line && std::strcmp(a.file,
 }  // namespace
 
 Collective& BlockRunner::NewCollective() {
-  if (free_collectives_.empty()) {
-    collectives_.push_back(std::make_unique<Collective>());
-    return *collectives_.back();
-  }
+  CHECK(!free_collectives_.empty());
   Collective& collective = *free_collectives_.back();
   free_collectives_.pop_back();
   return collective;
@@ -80,6 +77,7 @@ Collective& BlockRunner::MeetWarp(uint32_t mask, WarpOp op, const void* payload,
     scheduler_.Wait(WaitingFor::kWarp, place);
   } else {
     std::erase(warp.gathering, &collective);
+    if (op == WarpOp::kSync) warp.sync_count++;
     WakeLanes(warp, mask & ~(1u << thread.lane));
     if (scheduler_.DrawsYield()) scheduler_.StepBack(place);
   }
@@ -122,6 +120,7 @@ int BlockRunner::MeetBlock(int predicate, BarrierKind kind, Place place) {
 
 void BlockRunner::OpenBarrier(Strand& last) {
   statistics_.barriers++;
+  barrier_count_++;
   int result = static_cast<int>(barrier_.true_count);
   if (barrier_.kind == BarrierKind::kAnd) result = barrier_.true_count == thread_count_ ? 1 : 0;
   if (barrier_.kind == BarrierKind::kOr) result = barrier_.true_count > 0 ? 1 : 0;

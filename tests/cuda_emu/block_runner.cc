@@ -36,7 +36,9 @@ const char* Text(WaitingFor what) {
 }  // namespace
 
 BlockRunner::BlockRunner(const Settings& settings)
-    : settings_(settings), scheduler_(settings.order, settings.seed, &BlockRunner::RunThreads) {
+    : settings_(settings),
+      scheduler_(settings.order, settings.seed, &BlockRunner::RunThreads),
+      collectives_(kCollectivesMax) {
   CHECK(current_runner == nullptr);
   current_runner = this;
 }
@@ -60,8 +62,8 @@ void BlockRunner::Prepare(Grid& grid) {
   }
   barrier_ = {};
   free_collectives_.clear();
-  for (const auto& collective : collectives_) free_collectives_.push_back(collective.get());
-  shared_.Begin(grid.launch.shared_bytes);
+  for (Collective& collective : collectives_) free_collectives_.push_back(&collective);
+  shared_.Begin(grid.launch.shared_bytes, ++barrier_count_);
 }
 
 void BlockRunner::Run(Grid& grid, uint64_t block_number) {
@@ -140,9 +142,9 @@ void BlockRunner::Report(cudaError_t error, const std::string& what, const std::
   grid_->machine.AddReport(text);
 }
 
-void BlockRunner::Trap(cudaError_t error, const char* what, Place place, const char* name) {
+void BlockRunner::Trap(cudaError_t error, const char* what, Place place, std::string_view detail) {
   const Thread& thread = scheduler_.current().thread;
-  Report(error, std::string(what) + name,
+  Report(error, std::string(what) + std::string(detail),
          "block " + Text(thread.block) + ", thread " + Text(thread.index) + ", warp " +
              std::to_string(thread.warp) + ", lane " + std::to_string(thread.lane) + ", at " +
              Text(place));
@@ -151,55 +153,10 @@ void BlockRunner::Trap(cudaError_t error, const char* what, Place place, const c
 
 void* BlockRunner::StaticShared(const void* tag, size_t bytes, size_t alignment, const char* name) {
   const IgnoreAccesses ignore;
-  void* object = shared_.Static(tag, bytes, alignment);
+  void* object = shared_.Static(tag, bytes, alignment, name);
   if (object != nullptr) return object;
   Trap(cudaErrorLaunchOutOfResources, "a block has 48 KiB of static shared memory; too large: ", {},
        name);
-}
-
-// ---- cp.async
-// ------------------------------------------------------------------------------------
-
-namespace {
-
-void Land(const PendingCopy& copy) {
-  std::memcpy(copy.shared, copy.global, copy.copy_bytes);
-  std::memset(static_cast<std::byte*>(copy.shared) + copy.copy_bytes, 0,
-              copy.bytes - copy.copy_bytes);
-}
-
-}  // namespace
-
-void BlockRunner::AsyncCopy(const PendingCopy& copy, Place place) {
-  const uintptr_t addresses = reinterpret_cast<uintptr_t>(copy.shared) |
-                              (copy.copy_bytes > 0 ? reinterpret_cast<uintptr_t>(copy.global) : 0);
-  {
-    const IgnoreAccesses ignore;
-    if (addresses % copy.bytes != 0) {
-      Trap(cudaErrorMisalignedAddress, "cp.async: an address is not a multiple of the size", place);
-    }
-    Strand& strand = scheduler_.current();
-    strand.place = place;
-    strand.open_copies.push_back(copy);
-  }
-  if (settings_.async_copy == AsyncCopyTime::kEarly) Land(copy);
-}
-
-void BlockRunner::AsyncCopyCommit() {
-  const IgnoreAccesses ignore;
-  Strand& strand = scheduler_.current();
-  strand.committed_copies.push_back(std::exchange(strand.open_copies, {}));
-}
-
-void BlockRunner::AsyncCopyWait(unsigned pending_max) {
-  Strand& strand = scheduler_.current();
-  while (strand.committed_copies.size() > pending_max) {
-    if (settings_.async_copy == AsyncCopyTime::kLate) {
-      for (const PendingCopy& copy : strand.committed_copies.front()) Land(copy);
-    }
-    const IgnoreAccesses ignore;
-    strand.committed_copies.pop_front();
-  }
 }
 
 }  // namespace cairn::cuemu

@@ -13,6 +13,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/cuda_emu/grid.h"
@@ -31,13 +32,22 @@ class BlockRunner {
 
   static BlockRunner& Current();  // of the calling OS thread
 
+  // An access of device code, from the instrumentation. `alignment` is what the code relies on.
+  // Outside of a block (launchers are in the same files) it does nothing.
+  static void Access(const void* address, size_t bytes, size_t alignment, AccessKind kind,
+                     const void* return_address) {
+    if (current_thread == nullptr) return;
+    Current().CheckAccess(address, bytes, alignment, kind, return_address);
+  }
+
   // What thread.h promises; called by the block's threads.
   Collective& MeetWarp(uint32_t mask, WarpOp op, const void* payload, size_t bytes, Place place);
   void LeaveWarp(Collective& collective);
   int MeetBlock(int predicate, BarrierKind kind, Place place);
   void Yield(Place place) { scheduler_.StepBack(place); }
   // Ends the block, from inside an IgnoreAccesses. What the thread's stack holds is not destroyed.
-  [[noreturn]] void Trap(cudaError_t error, const char* what, Place place, const char* name = "");
+  [[noreturn]] void Trap(cudaError_t error, const char* what, Place place,
+                         std::string_view detail = "");
   void* StaticShared(const void* tag, size_t bytes, size_t alignment, const char* name);
   void* DynamicShared() { return shared_.dynamic_memory(); }
   void AsyncCopy(const PendingCopy& copy, Place place);
@@ -45,8 +55,11 @@ class BlockRunner {
   void AsyncCopyWait(unsigned pending_max);
 
  private:
+  static constexpr size_t kCollectivesMax = 512;  // in flight, in a block
+
   struct Warp {
-    uint32_t live = 0;  // lanes that have not ended
+    uint32_t live = 0;        // lanes that have not ended
+    uint32_t sync_count = 0;  // __syncwarp, of all blocks
     std::vector<Collective*> gathering;
     Strand* lanes[kWarpSize] = {};
   };
@@ -60,6 +73,17 @@ class BlockRunner {
   };
 
   static void RunThreads();
+  void CheckAccess(const void* address, size_t bytes, size_t alignment, AccessKind kind,
+                   const void* return_address);
+  void NoteShared(SharedShadow& shadow, const void* address, size_t bytes, AccessKind kind,
+                  Place place, const void* return_address);
+  void NoteGlobal(MemoryShadow& shadow, const void* address, size_t bytes, AccessKind kind,
+                  Place place, const void* return_address);
+  [[noreturn]] void TrapAccess(cudaError_t error, const char* what, const void* address,
+                               Place place, const void* return_address);
+  bool IsOwnMemory(const void* address) const;
+  SharedMoment Now();
+  static void Land(const PendingCopy& copy);
   void ThreadEnds(Strand& strand);
   void Prepare(Grid& grid);
   Collective& Join(Warp& warp, const Thread& thread, uint32_t mask, WarpOp op, Place place);
@@ -75,9 +99,11 @@ class BlockRunner {
   unsigned thread_count_ = 0;
   std::vector<Warp> warps_;
   Barrier barrier_;
-  std::vector<std::unique_ptr<Collective>> collectives_;
+  uint32_t barrier_count_ = 1;  // of all blocks, so that a block can be told from those before it
+  std::vector<Collective> collectives_;
   std::vector<Collective*> free_collectives_;
   Statistics statistics_;
+  std::string detail_;  // of a report; not on a stack that is dropped
 };
 
 }  // namespace cairn::cuemu

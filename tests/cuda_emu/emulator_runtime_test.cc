@@ -1,5 +1,7 @@
 // The emulated runtime: streams, events, graphs, memory, limits, and faults on demand.
 
+#include <cublas_v2.h>
+#include <cuda_fp16.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -142,6 +144,120 @@ TEST_F(RuntimeTest, CopiesAreChecked) {
                                          HasSubstr("reads past the end"), HasSubstr("outside")));
 }
 
+// Two streams and an array that both use. Whatever ran first, what is not ordered is reported.
+class StreamOrderTest : public testing::Test {
+ protected:
+  StreamOrderTest() {
+    EXPECT_EQ(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), cudaSuccess);
+    EXPECT_EQ(cudaHostAlloc(reinterpret_cast<void**>(&host_), 4096, 0), cudaSuccess);
+    CopyIn(compute_);
+    EXPECT_EQ(compute_.Synchronize(), cudaSuccess);
+  }
+  ~StreamOrderTest() override {
+    cudaEventDestroy(event_);
+    cudaFreeHost(host_);
+  }
+
+  void CopyIn(const TestStream& stream) {
+    EXPECT_EQ(cudaMemcpyAsync(array_.get(), host_, 4096, cudaMemcpyHostToDevice, stream.get()),
+              cudaSuccess);
+  }
+  void CopyOut(const TestStream& stream) {
+    EXPECT_EQ(cudaMemcpyAsync(host_, array_.get(), 4096, cudaMemcpyDeviceToHost, stream.get()),
+              cudaSuccess);
+  }
+  void Kernel() { EXPECT_EQ(LaunchIncrement(array_.get(), 1024, compute_.get()), cudaSuccess); }
+  void Order(const TestStream& first, const TestStream& second) {
+    EXPECT_EQ(cudaEventRecord(event_, first.get()), cudaSuccess);
+    EXPECT_EQ(cudaStreamWaitEvent(second.get(), event_, 0), cudaSuccess);
+  }
+  std::vector<std::string> Reports() {
+    EXPECT_EQ(compute_.Synchronize(), cudaSuccess);
+    EXPECT_EQ(copy_.Synchronize(), cudaSuccess);
+    return TakeReports();
+  }
+
+  TestMachine machine_;
+  const TestStream compute_;
+  const TestStream copy_;
+  const DeviceArray<float> array_{1024};
+  float* host_ = nullptr;
+  cudaEvent_t event_ = nullptr;
+};
+
+TEST_F(StreamOrderTest, WhatEventsOrderIsFine) {
+  for (int round = 0; round < 5; round++) {
+    CopyIn(copy_);
+    Order(copy_, compute_);
+    Kernel();
+    Order(compute_, copy_);
+    CopyOut(copy_);
+  }
+  EXPECT_THAT(Reports(), ElementsAre());
+}
+
+TEST_F(StreamOrderTest, WhatTheHostWaitedForIsFine) {
+  CopyIn(copy_);
+  EXPECT_EQ(copy_.Synchronize(), cudaSuccess);
+  Kernel();
+  EXPECT_EQ(cudaEventRecord(event_, compute_.get()), cudaSuccess);
+  EXPECT_EQ(cudaEventSynchronize(event_), cudaSuccess);
+  CopyOut(copy_);
+  EXPECT_THAT(Reports(), ElementsAre());
+}
+
+TEST_F(StreamOrderTest, AnOldRecordOrdersNothingNew) {
+  Order(copy_, compute_);  // before the copy that matters
+  CopyIn(copy_);
+  EXPECT_EQ(copy_.Synchronize(), cudaSuccess);
+  CopyIn(copy_);
+  CopyOut(compute_);
+  EXPECT_THAT(Reports(), testing::SizeIs(testing::Ge(1u)));
+}
+
+TEST_F(StreamOrderTest, TwoCopiesThatNothingOrdersAreReported) {
+  CopyIn(copy_);
+  CopyOut(compute_);
+  EXPECT_THAT(Reports(), testing::SizeIs(testing::Ge(1u)));
+}
+
+#if !defined(CAIRN_SANITIZED)  // what kernels touch is known from the instrumentation
+
+TEST_F(StreamOrderTest, AKernelMayNotReadWhatIsStillBeingCopied) {
+  CopyIn(copy_);
+  Kernel();
+  EXPECT_THAT(Reports(), testing::Contains(HasSubstr("no event orders")));
+}
+
+TEST_F(StreamOrderTest, ACopyMayNotOverwriteWhatAKernelStillReads) {
+  Kernel();
+  CopyIn(copy_);
+  const std::vector<std::string> reports = Reports();
+  ASSERT_FALSE(reports.empty());
+  EXPECT_THAT(reports[0], HasSubstr("Increment"));
+  EXPECT_THAT(reports[0], HasSubstr("a copy"));
+}
+
+TEST_F(StreamOrderTest, AGraphIsOrderedByWhereItIsLaunched) {
+  ASSERT_EQ(cudaStreamBeginCapture(compute_.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  Kernel();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(compute_.get(), &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  CopyIn(copy_);
+  Order(copy_, compute_);
+  EXPECT_EQ(cudaGraphLaunch(executable, compute_.get()), cudaSuccess);
+  EXPECT_THAT(Reports(), ElementsAre());
+  CopyIn(copy_);
+  EXPECT_EQ(cudaGraphLaunch(executable, compute_.get()), cudaSuccess);
+  EXPECT_THAT(Reports(), testing::Contains(HasSubstr("no event orders")));
+  cudaGraphDestroy(graph);
+  cudaGraphExecDestroy(executable);
+}
+
+#endif
+
 TEST_F(RuntimeTest, AKernelThatFailsStopsWhatFollows) {
   const TestStream stream;
   const DeviceArray<float> array(std::vector<float>(4, 1.0f), stream);
@@ -170,6 +286,45 @@ TEST_F(RuntimeTest, AnyFunctionFailsOnDemand) {
   EXPECT_EQ(cudaFree(first), cudaSuccess);
   EXPECT_EQ(cudaFree(second), cudaSuccess);
   EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation);
+}
+
+TEST_F(RuntimeTest, CublasMultiplies) {
+  constexpr int kM = 5;
+  constexpr int kN = 3;
+  constexpr int kK = 7;
+  const TestStream stream;
+  std::vector<__half> a(kM * kK);
+  std::vector<__half> b(kN * kK);
+  for (size_t i = 0; i < a.size(); i++) a[i] = __float2half(static_cast<float>(i % 11) - 5);
+  for (size_t i = 0; i < b.size(); i++) b[i] = __float2half(static_cast<float>(i % 7) - 3);
+  const DeviceArray<__half> device_a(a, stream);
+  const DeviceArray<__half> device_b(b, stream);
+  const DeviceArray<float> c(kM * kN);
+  cublasHandle_t handle = nullptr;
+  ASSERT_EQ(cublasCreate(&handle), CUBLAS_STATUS_SUCCESS);
+  ASSERT_EQ(cublasSetStream(handle, stream.get()), CUBLAS_STATUS_SUCCESS);
+  const float one = 1;
+  const float zero = 0;
+  // In rows: c[n][m] = b[n][k] * a[m][k]^T.
+  ASSERT_EQ(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, kM, kN, kK, &one, device_a.get(),
+                         CUDA_R_16F, kK, device_b.get(), CUDA_R_16F, kK, &zero, c.get(), CUDA_R_32F,
+                         kM, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+            CUBLAS_STATUS_SUCCESS);
+  const std::vector<float> result = c.Read(stream);
+  for (size_t n = 0; n < kN; n++) {
+    for (size_t m = 0; m < kM; m++) {
+      float expected = 0;
+      for (size_t k = 0; k < kK; k++) {
+        expected += __half2float(a[m * kK + k]) * __half2float(b[n * kK + k]);
+      }
+      EXPECT_EQ(result[n * kM + m], expected);
+    }
+  }
+  EXPECT_EQ(cublasGemmEx(handle, CUBLAS_OP_T, CUBLAS_OP_N, kM, kN, kK, &one, device_a.get(),
+                         CUDA_R_16F, kK - 1, device_b.get(), CUDA_R_16F, kK, &zero, c.get(),
+                         CUDA_R_32F, kM, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+            CUBLAS_STATUS_INVALID_VALUE);
+  EXPECT_EQ(cublasDestroy(handle), CUBLAS_STATUS_SUCCESS);
 }
 
 TEST(RuntimeMemoryTest, MemoryEndsAndComesBack) {

@@ -108,6 +108,68 @@ __global__ void Lost(float* out, const float* in) {
   if (blockIdx.x == 0) out[threadIdx.x] = in[threadIdx.x];
 }
 
+__global__ void MissingBarrier(float* out, const float* in) {
+  GPU_SHARED(buffer, float[64]);
+  buffer[threadIdx.x] = in[threadIdx.x];
+  out[threadIdx.x] = buffer[63 - threadIdx.x];
+}
+
+__global__ void MissingWarpSync(float* out, const float* in) {
+  GPU_SHARED(buffer, float[64]);
+  buffer[threadIdx.x] = in[threadIdx.x];
+  __syncthreads();
+  buffer[threadIdx.x] += 1;
+  out[threadIdx.x] = buffer[threadIdx.x ^ 1];
+}
+
+__global__ void ShuffleIsNoSync(float* out, const float* in) {
+  GPU_SHARED(buffer, float[64]);
+  buffer[threadIdx.x] = in[threadIdx.x];
+  const float other = __shfl_xor_sync(kFullWarp, in[threadIdx.x], 1);
+  out[threadIdx.x] = buffer[threadIdx.x ^ 1] + other;
+}
+
+__global__ void WriteAfterRead(float* out, const float* in) {
+  GPU_SHARED(buffer, float[64]);
+  buffer[threadIdx.x] = in[threadIdx.x];
+  __syncthreads();
+  out[threadIdx.x] = buffer[63 - threadIdx.x];
+  buffer[threadIdx.x] = 0;
+}
+
+__global__ void WriteAfterLanesRead(float* out, const float* in) {
+  GPU_SHARED(buffer, float[64]);
+  buffer[threadIdx.x] = in[threadIdx.x];
+  __syncwarp();
+  out[threadIdx.x] = buffer[threadIdx.x ^ 3];
+  buffer[threadIdx.x] = 0;
+}
+
+__global__ void SharedOutside(float* out, const float* in) {
+  GPU_SHARED(buffer, float[60]);
+  buffer[threadIdx.x] = in[threadIdx.x];
+  out[threadIdx.x] = buffer[threadIdx.x];
+}
+
+__global__ void DynamicOutside(float* out, const float* in) {
+  GPU_DYNAMIC_SHARED(float, values);
+  values[threadIdx.x + 1] = in[threadIdx.x];
+  out[threadIdx.x] = values[threadIdx.x + 1];
+}
+
+__global__ void GlobalOutside(float* out, const float* in) {
+  out[threadIdx.x] = in[threadIdx.x + 16];
+}
+
+// The launcher gives it a pointer of the host's in place of `in`.
+__global__ void HostMemory(float* out, const float* in) { out[threadIdx.x] = in[threadIdx.x]; }
+
+__global__ void Misaligned(float* out, const float* in) {
+  if (threadIdx.x >= 8) return;
+  reinterpret_cast<float4*>(out)[threadIdx.x] =
+      reinterpret_cast<const float4*>(in + 1)[threadIdx.x];
+}
+
 using Kernel = void (*)(float*, const float*);
 
 Kernel KernelOf(Bug bug) {
@@ -142,6 +204,26 @@ Kernel KernelOf(Bug bug) {
       return StaticSharedTooLarge;
     case Bug::kLost:
       return Lost;
+    case Bug::kMissingBarrier:
+      return MissingBarrier;
+    case Bug::kMissingWarpSync:
+      return MissingWarpSync;
+    case Bug::kShuffleIsNoSync:
+      return ShuffleIsNoSync;
+    case Bug::kWriteAfterRead:
+      return WriteAfterRead;
+    case Bug::kWriteAfterLanesRead:
+      return WriteAfterLanesRead;
+    case Bug::kSharedOutside:
+      return SharedOutside;
+    case Bug::kDynamicOutside:
+      return DynamicOutside;
+    case Bug::kGlobalOutside:
+      return GlobalOutside;
+    case Bug::kHostMemory:
+      return HostMemory;
+    case Bug::kMisaligned:
+      return Misaligned;
   }
   return nullptr;
 }
@@ -150,7 +232,9 @@ Kernel KernelOf(Bug bug) {
 
 cudaError_t LaunchBug(Bug bug, float* out, const float* in, cudaStream_t stream) {
   const unsigned blocks = bug == Bug::kLost ? 8 : 1;
-  return GPU_LAUNCH(KernelOf(bug), blocks, 64, 0, stream, out, in);
+  const size_t shared_bytes = bug == Bug::kDynamicOutside ? 64 * sizeof(float) : 0;
+  const Kernel kernel = KernelOf(bug);
+  return GPU_LAUNCH(kernel, blocks, 64, shared_bytes, stream, out, in);
 }
 
 }  // namespace cairn::cuemu

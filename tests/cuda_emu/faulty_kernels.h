@@ -21,6 +21,17 @@ enum class Bug {
   kSharedUnwritten,       // reads what nobody wrote
   kStaticSharedTooLarge,  // more than 48 KiB
   kLost,                  // a block that is given up while others of its grid run
+  // Found by the instrumentation of device code, in builds without sanitizers:
+  kMissingBarrier,       // another warp's write is read
+  kMissingWarpSync,      // another lane's write is read
+  kShuffleIsNoSync,      // a shuffle between the two does not help
+  kWriteAfterRead,       // others still read what is written
+  kWriteAfterLanesRead,  // the same within a warp
+  kSharedOutside,        // beyond a static object
+  kDynamicOutside,       // beyond dynamic shared memory
+  kGlobalOutside,        // beyond an allocation
+  kHostMemory,           // a pointer of the host's
+  kMisaligned,           // a vector off its boundary
 };
 
 // 64 threads; out and in hold 64 floats.

@@ -24,6 +24,10 @@ class Fiber {
   // Saves where the caller stands, and goes on where `to` was left. The caller runs on `from`.
   static void Switch(Fiber& from, Fiber& to);
 
+  bool OnStack(const void* address) const {
+    return static_cast<size_t>(static_cast<const std::byte*>(address) - stack_) < stack_bytes_;
+  }
+
   void* tsan_thread = nullptr;
 
  private:

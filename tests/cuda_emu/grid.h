@@ -10,9 +10,10 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <vector>
+
+#include "tests/cuda_emu/vector_clock.h"
 
 namespace cairn::cuemu {
 
@@ -27,7 +28,8 @@ struct OwnedLaunch {
 
 class Grid {
  public:
-  Grid(const Launch& what, Machine& where) : launch(what), machine(where) {}
+  Grid(const Launch& what, const Moment& when, Machine& where)
+      : launch(what), moment(when), machine(where) {}
 
   uint64_t block_count() const { return uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z; }
   bool failed() const { return error() != cudaSuccess; }
@@ -38,6 +40,7 @@ class Grid {
   }
 
   const Launch launch;
+  const Moment& moment;
   Machine& machine;
 
  private:

@@ -87,6 +87,29 @@ void Machine::AddReport(const std::string& text) {
   reports_.push_back(text);
 }
 
+void Machine::NameWork(Epoch epoch, const char* name) {
+  const std::lock_guard lock(clock_mutex_);
+  work_names_[epoch.stream()][epoch.count() % kNamedWorks] = name;
+}
+
+void Machine::ReportConflict(const Moment& moment, AccessKind kind, const AccessProblem& problem,
+                             const std::string& where) {
+  const auto describe = [&](Epoch epoch, AccessKind how) {
+    const std::lock_guard lock(clock_mutex_);
+    const char* name = work_names_[epoch.stream()][epoch.count() % kNamedWorks];
+    return std::string(name == nullptr ? "?" : name) + " on stream " +
+           std::to_string(epoch.stream()) +
+           (how == AccessKind::kRead ? ", which reads" : ", which writes");
+  };
+  const std::string text = "no event orders " + describe(moment.epoch, kind) + ", after " +
+                           describe(problem.other, problem.other_kind);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!conflicts_.insert(text).second) return;
+  }
+  AddReport(text + "\n  " + where + "\n");
+}
+
 std::vector<std::string> Machine::TakeReports() {
   const std::lock_guard lock(mutex_);
   return std::exchange(reports_, {});
@@ -184,7 +207,10 @@ void FailCall(const std::string& function, int call_number, cudaError_t error) {
   Machine::Get().FailCall(function, call_number, error);
 }
 std::vector<std::string> TakeReports() { return Machine::Get().TakeReports(); }
-void ClearStickyError() { Machine::Get().ClearStickyError(); }
+void ClearStickyError() {
+  Machine::Get().ClearStickyError();
+  cudaGetLastError();
+}
 Statistics ReadStatistics() { return Machine::Get().statistics(); }
 
 }  // namespace cairn::cuemu

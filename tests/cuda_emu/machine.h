@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <cuemu/emulator.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -42,6 +43,9 @@ class Machine {
   void SetStickyError(cudaError_t error);  // the first one stays
   void ClearStickyError() { sticky_error_ = cudaSuccess; }
   void AddReport(const std::string& text);
+  // Reports that two works conflict and nothing orders them; once for each pair of names.
+  void ReportConflict(const Moment& moment, AccessKind kind, const AccessProblem& problem,
+                      const std::string& where);
   std::vector<std::string> TakeReports();
 
   // ---- streams and events
@@ -54,6 +58,7 @@ class Machine {
   // A new stream goes on with the count of the one that had its number before.
   VectorClock StreamClock(uint32_t number);
   void KeepStreamClock(uint32_t number, const VectorClock& clock);
+  void NameWork(Epoch epoch, const char* name);
   void CountEvents(int change) { event_count_ += change; }
 
   // ---- kernels
@@ -63,6 +68,7 @@ class Machine {
   Statistics statistics();
 
  private:
+  static constexpr uint32_t kNamedWorks = 4096;
   struct Fault {
     int calls_left;
     cudaError_t error;
@@ -76,10 +82,13 @@ class Machine {
   std::mutex mutex_;  // of what follows
   std::map<std::string, std::vector<Fault>> faults_;
   std::vector<std::string> reports_;
+  std::set<std::string> conflicts_;  // that were reported
   std::set<cudaStream_t> streams_;
   std::set<uint32_t> free_stream_numbers_;
   std::unordered_map<const void*, size_t> shared_bytes_;
   std::mutex clock_mutex_;  // of the clocks; taken last
+  // The names of the newest works of each stream, by their count.
+  std::array<std::array<const char*, kNamedWorks>, kStreamsMax> work_names_ = {};
   VectorClock host_clock_;
   VectorClock ended_streams_;
 };

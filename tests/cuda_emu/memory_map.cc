@@ -27,6 +27,7 @@ AddressRange::AddressRange(size_t capacity_bytes)
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   CHECK(mapping != MAP_FAILED);
   base_ = static_cast<std::byte*>(mapping);
+  shadow_ = std::make_unique<MemoryShadow>(base_, mapped_bytes_);
   Poison(base_, kRedZoneBytes);
   free_[base_ + kRedZoneBytes] = mapped_bytes_ - kRedZoneBytes;
 }
@@ -49,6 +50,7 @@ std::byte* AddressRange::Take(size_t bytes) {
     Unpoison(address, bytes);
     Poison(address + bytes, footprint - bytes);
     std::memset(address, kNaNByte, bytes);
+    shadow_->Open(address, bytes);
     return address;
   }
   return nullptr;
@@ -56,6 +58,7 @@ std::byte* AddressRange::Take(size_t bytes) {
 
 void AddressRange::Return(std::byte* address, size_t bytes) {
   Poison(address, bytes);
+  shadow_->Close(address, bytes);
   used_bytes_ -= bytes;
   auto gap = free_.emplace(address, Footprint(bytes)).first;
   const auto next = std::next(gap);
@@ -99,6 +102,8 @@ bool MemoryMap::Register(void* address, size_t bytes) {
     if (before.address + before.bytes > first) return false;
   }
   allocations_[first] = {first, bytes, MemoryKind::kRegistered};
+  registered_[first] = std::make_unique<MemoryShadow>(first, bytes);
+  registered_[first]->Open(first, bytes);
   return true;
 }
 
@@ -107,7 +112,18 @@ bool MemoryMap::Unregister(void* address) {
   const auto found = allocations_.find(static_cast<std::byte*>(address));
   if (found == allocations_.end() || found->second.kind != MemoryKind::kRegistered) return false;
   allocations_.erase(found);
+  registered_.erase(static_cast<std::byte*>(address));
   return true;
+}
+
+MemoryShadow* MemoryMap::FindShadow(const void* address) {
+  if (device_.shadow().Covers(address)) return &device_.shadow();
+  if (pinned_.shadow().Covers(address)) return &pinned_.shadow();
+  const std::lock_guard lock(mutex_);
+  for (const auto& [first, shadow] : registered_) {
+    if (shadow->Covers(address)) return shadow.get();
+  }
+  return nullptr;
 }
 
 std::optional<Allocation> MemoryMap::Find(const void* address) const {

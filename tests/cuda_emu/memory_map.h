@@ -6,8 +6,11 @@
 
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+
+#include "tests/cuda_emu/memory_shadow.h"
 
 namespace cairn::cuemu {
 
@@ -31,12 +34,14 @@ class AddressRange {
   void Return(std::byte* address, size_t bytes);
   size_t capacity_bytes() const { return capacity_bytes_; }
   size_t used_bytes() const { return used_bytes_; }
+  MemoryShadow& shadow() { return *shadow_; }
 
  private:
   const size_t capacity_bytes_;
   const size_t mapped_bytes_;  // red zones and gaps take room of their own
   size_t used_bytes_ = 0;
   std::byte* base_;
+  std::unique_ptr<MemoryShadow> shadow_;
   std::map<std::byte*, size_t> free_;
 };
 
@@ -50,6 +55,9 @@ class MemoryMap {
   bool Unregister(void* address);
   // The allocation that `address` lies in.
   std::optional<Allocation> Find(const void* address) const;
+  // The shadow of what CUDA knows at `address`; null for the host's own memory. Valid while that
+  // memory is registered.
+  MemoryShadow* FindShadow(const void* address);
   size_t device_bytes() const;
   size_t device_bytes_used() const;
   bool empty() const;
@@ -61,6 +69,7 @@ class MemoryMap {
   AddressRange device_;
   AddressRange pinned_;
   std::map<const std::byte*, Allocation> allocations_;
+  std::map<const std::byte*, std::unique_ptr<MemoryShadow>> registered_;
 };
 
 }  // namespace cairn::cuemu

@@ -12,6 +12,9 @@ inline constexpr int kBlockThreadsMax = 1024;
 // Remembers an error for cudaGetLastError; returns it.
 cudaError_t Answer(cudaError_t error);
 
+// Notes, when a copy or the like runs, what it does with memory that CUDA knows.
+void NoteAccess(const Moment& moment, const void* address, size_t bytes, AccessKind kind);
+
 }  // namespace cairn::cuemu
 
 // A runtime function returns here when it is to fail (FailCall), or everything does.

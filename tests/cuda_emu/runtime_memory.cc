@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/cuda_emu/machine.h"
@@ -33,6 +34,19 @@ bool Fits(const std::optional<Allocation>& allocation, const void* address, size
 
 }  // namespace
 
+void NoteAccess(const Moment& moment, const void* address, size_t bytes, AccessKind kind) {
+  Machine& machine = Machine::Get();
+  MemoryShadow* shadow = machine.memory().FindShadow(address);
+  if (shadow == nullptr) return;
+  const auto problem = shadow->Note(moment, address, bytes, kind);
+  if (!problem.has_value()) return;
+  if (problem->outside) {
+    machine.AddReport("a copy outlives the memory that it is from or to\n");
+  } else {
+    machine.ReportConflict(moment, kind, *problem, std::to_string(bytes) + " bytes");
+  }
+}
+
 // What is wrong with a copy; empty: nothing.
 std::string CopyMistake(const void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
   const MemoryMap& memory = Machine::Get().memory();
@@ -51,16 +65,19 @@ std::string CopyMistake(const void* to, const void* from, size_t bytes, cudaMemc
 
 void PushCopy(cudaStream_t stream, void* to, const void* from, size_t bytes) {
   Machine& machine = Machine::Get();
-  if (machine.memory().Find(from).has_value()) {
-    stream->Push([to, from, bytes, &machine](const Moment&) {
-      if (machine.sticky_error() == cudaSuccess) std::memcpy(to, from, bytes);
-    });
-    return;
+  std::vector<std::byte> snapshot;
+  if (!machine.memory().Find(from).has_value()) {
+    const auto* first = static_cast<const std::byte*>(from);
+    snapshot.assign(first, first + bytes);
   }
-  const auto* first = static_cast<const std::byte*>(from);
-  stream->Push([to, copy = std::vector<std::byte>(first, first + bytes), &machine](const Moment&) {
-    if (machine.sticky_error() == cudaSuccess) std::memcpy(to, copy.data(), copy.size());
-  });
+  const auto run = [to, from, bytes, snapshot = std::move(snapshot),
+                    &machine](const Moment& moment) {
+    if (machine.sticky_error() != cudaSuccess) return;
+    NoteAccess(moment, from, bytes, AccessKind::kRead);
+    NoteAccess(moment, to, bytes, AccessKind::kWrite);
+    std::memcpy(to, snapshot.empty() ? from : snapshot.data(), bytes);
+  };
+  stream->Push({"a copy", run});
 }
 
 }  // namespace cairn::cuemu
@@ -161,9 +178,12 @@ cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t
   if (!cairn::cuemu::IsDevice(allocation) || !cairn::cuemu::Fits(allocation, address, bytes)) {
     return cairn::cuemu::Refuse("cudaMemsetAsync outside of an allocation");
   }
-  stream->Push([address, value, bytes, &machine](const Moment&) {
-    if (machine.sticky_error() == cudaSuccess) std::memset(address, value, bytes);
-  });
+  const auto run = [address, value, bytes, &machine](const Moment& moment) {
+    if (machine.sticky_error() != cudaSuccess) return;
+    cairn::cuemu::NoteAccess(moment, address, bytes, cairn::cuemu::AccessKind::kWrite);
+    std::memset(address, value, bytes);
+  };
+  stream->Push({"a memset", run});
   return cudaSuccess;
 }
 

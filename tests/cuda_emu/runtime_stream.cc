@@ -32,12 +32,13 @@ cudaError_t EnqueueLaunch(const Launch& launch) {
   if (launch.shared_bytes > machine.SharedBytesAllowed(launch.kernel)) {
     return Answer(cudaErrorInvalidValue);
   }
-  launch.stream->Push([owned, &machine](const Moment&) {
+  const auto run = [owned, &machine](const Moment& moment) {
     if (machine.sticky_error() != cudaSuccess) return;
-    Grid grid(owned.launch, machine);
+    Grid grid(owned.launch, moment, machine);
     machine.pool().Run(grid);
     if (grid.failed()) machine.SetStickyError(grid.error());
-  });
+  };
+  launch.stream->Push({launch.name, run});
   return cudaSuccess;
 }
 
@@ -120,7 +121,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   CUEMU_ENTER(cudaLaunchHostFunc);
   CUEMU_STREAM(stream);
-  stream->Push([function, argument](const Moment&) { function(argument); });
+  stream->Push({"a host function", [function, argument](const Moment&) { function(argument); }});
   return cudaSuccess;
 }
 

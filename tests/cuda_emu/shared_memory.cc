@@ -11,7 +11,7 @@ namespace cairn::cuemu {
 namespace {
 
 constexpr size_t kRedZoneBytes = 128;
-constexpr size_t kArenaBytes = 1 << 20;
+constexpr size_t kArenaBytes = 128 << 10;
 constexpr size_t kDynamicBytes = kDynamicSharedBytesMax + (4 << 10);
 constexpr int kNaNByte = 0xff;  // of f16, bf16 and f32 alike
 
@@ -26,7 +26,11 @@ size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * u
 
 }  // namespace
 
-SharedMemory::SharedMemory() : arena_(Map(kArenaBytes)), dynamic_(Map(kDynamicBytes)) {
+SharedMemory::SharedMemory()
+    : arena_(Map(kArenaBytes)),
+      dynamic_(Map(kDynamicBytes)),
+      arena_shadow_(arena_, kArenaBytes),
+      dynamic_shadow_(dynamic_, kDynamicBytes) {
   Poison(arena_, kArenaBytes);
   Poison(dynamic_, kDynamicBytes);
 }
@@ -38,7 +42,7 @@ SharedMemory::~SharedMemory() {
   munmap(dynamic_, kDynamicBytes);
 }
 
-void SharedMemory::Begin(size_t dynamic_bytes) {
+void SharedMemory::Begin(size_t dynamic_bytes, uint32_t barrier) {
   CHECK(dynamic_bytes <= kDynamicSharedBytesMax);
   Poison(arena_, arena_used_);
   arena_used_ = 0;
@@ -47,9 +51,12 @@ void SharedMemory::Begin(size_t dynamic_bytes) {
   Poison(dynamic_, kDynamicBytes);
   Unpoison(dynamic_, dynamic_bytes);
   std::memset(dynamic_, kNaNByte, dynamic_bytes);
+  arena_shadow_.Begin(barrier);
+  dynamic_shadow_.Begin(barrier);
+  dynamic_shadow_.Open(dynamic_, dynamic_bytes);
 }
 
-void* SharedMemory::Static(const void* tag, size_t bytes, size_t alignment) {
+void* SharedMemory::Static(const void* tag, size_t bytes, size_t alignment, const char* name) {
   for (const Object& object : objects_) {
     if (object.tag == tag) return object.address;
   }
@@ -61,8 +68,31 @@ void* SharedMemory::Static(const void* tag, size_t bytes, size_t alignment) {
   arena_used_ = RoundUp(offset + bytes, 8);
   Unpoison(address, bytes);
   std::memset(address, kNaNByte, bytes);
-  objects_.push_back({tag, address});
+  arena_shadow_.Open(address, bytes);
+  objects_.push_back({tag, address, bytes, name});
   return address;
+}
+
+SharedShadow* SharedMemory::FindShadow(const void* address) {
+  if (dynamic_shadow_.Covers(address)) return &dynamic_shadow_;
+  if (arena_shadow_.Covers(address)) return &arena_shadow_;
+  return nullptr;
+}
+
+std::string SharedMemory::Describe(const void* address) const {
+  const auto* at = static_cast<const std::byte*>(address);
+  if (dynamic_shadow_.Covers(address)) {
+    return "byte " + std::to_string(at - dynamic_) + " of dynamic shared memory";
+  }
+  for (const Object& object : objects_) {
+    if (at < object.address - kRedZoneBytes ||
+        at >= object.address + object.bytes + kRedZoneBytes) {
+      continue;
+    }
+    return "byte " + std::to_string(at - object.address) + " of " + object.name + ", which has " +
+           std::to_string(object.bytes);
+  }
+  return "static shared memory";
 }
 
 }  // namespace cairn::cuemu

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
+
+#include "tests/cuda_emu/shared_shadow.h"
 
 namespace cairn::cuemu {
 
@@ -15,15 +18,21 @@ class SharedMemory {
   SharedMemory();
   ~SharedMemory();
 
-  void Begin(size_t dynamic_bytes);  // a block begins
+  // A block begins, when its OS thread has seen so many barriers.
+  void Begin(size_t dynamic_bytes, uint32_t barrier);
   // Null when all static objects together are larger than a block may have.
-  void* Static(const void* tag, size_t bytes, size_t alignment);
+  void* Static(const void* tag, size_t bytes, size_t alignment, const char* name);
   void* dynamic_memory() { return dynamic_; }
+  // Null when the address is not in shared memory, nor near it.
+  SharedShadow* FindShadow(const void* address);
+  std::string Describe(const void* address) const;
 
  private:
   struct Object {
     const void* tag;
     std::byte* address;
+    size_t bytes;
+    const char* name;
   };
 
   std::byte* arena_;
@@ -31,6 +40,8 @@ class SharedMemory {
   size_t arena_used_ = 0;
   size_t static_bytes_ = 0;
   std::vector<Object> objects_;
+  SharedShadow arena_shadow_;
+  SharedShadow dynamic_shadow_;
 };
 
 }  // namespace cairn::cuemu

@@ -70,7 +70,7 @@ void CUstream_st::Run() {
     if (jitter_us_max > 0) {
       std::this_thread::sleep_for(std::chrono::microseconds(jitter_.Below(jitter_us_max)));
     }
-    next.work(next.moment);
+    next.work.run(next.moment);
   }
 }
 
@@ -81,6 +81,7 @@ void CUstream_st::PushLocked(Work work) {
   }
   clock_.Join(machine_.HostClock());
   const cairn::cuemu::Epoch epoch = clock_.Tick(number_);
+  machine_.NameWork(epoch, work.name);
   queue_.push_back({std::move(work), {epoch, clock_}});
   work_.notify_one();
 }
@@ -94,7 +95,7 @@ void CUstream_st::Record(const std::shared_ptr<EventState>& event) {
   const std::lock_guard lock(mutex_);
   clock_.Join(machine_.HostClock());
   const uint64_t record = event->Record(clock_);
-  PushLocked([event, record](const Moment&) { event->Pass(record); });
+  PushLocked({"an event", [event, record](const Moment&) { event->Pass(record); }});
 }
 
 void CUstream_st::Wait(const std::shared_ptr<EventState>& event) {
@@ -102,7 +103,7 @@ void CUstream_st::Wait(const std::shared_ptr<EventState>& event) {
   if (last.record == 0) return;  // an event that was never recorded is passed
   const std::lock_guard lock(mutex_);
   clock_.Join(last.clock);
-  PushLocked([event, record = last.record](const Moment&) { event->Wait(record); });
+  PushLocked({"a wait", [event, record = last.record](const Moment&) { event->Wait(record); }});
 }
 
 void CUstream_st::Drain() {

@@ -21,8 +21,12 @@ namespace cairn::cuemu {
 
 class Machine;
 
-// Done on the stream's thread. The moment says what it is ordered after.
-using Work = std::function<void(const Moment& moment)>;
+// Something to do on the stream's thread. The moment says what it is ordered after; the name is for
+// reports, and lives as long as the program.
+struct Work {
+  const char* name;
+  std::function<void(const Moment& moment)> run;
+};
 
 // Shared by the handle and by the works that name it: an event may be destroyed before it is
 // passed.

@@ -65,6 +65,9 @@ class ThreadScheduler {
   void EndThread();
   [[noreturn]] void GiveUp();  // the block is lost; stacks are dropped
 
+  bool OnStack(const void* address) const {  // of the current strand, or of the OS thread
+    return current_->fiber.OnStack(address) || root_.fiber.OnStack(address);
+  }
   ThreadOrder order() const { return order_; }
   bool given_up() const { return given_up_; }
   unsigned ended_count() const { return ended_count_; }

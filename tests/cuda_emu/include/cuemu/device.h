@@ -62,7 +62,7 @@ cudaError_t LaunchKernel(const char* name, void (*kernel)(Parameters...), dim3 g
   };
   const auto destroy = [](void* memory) { delete static_cast<Closure*>(memory); };
   return EnqueueLaunch({reinterpret_cast<const void*>(kernel), name, grid, block, shared_bytes,
-                        stream, run, destroy, closure});
+                        stream, run, destroy, closure, sizeof *closure});
 }
 
 }  // namespace cairn::cuemu

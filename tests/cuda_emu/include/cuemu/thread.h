@@ -94,6 +94,7 @@ struct Launch {
   void (*run)(const void* closure) = nullptr;
   void (*destroy)(void* closure) = nullptr;
   void* closure = nullptr;  // owned
+  size_t closure_bytes = 0;
 };
 cudaError_t EnqueueLaunch(const Launch& launch);
 
