@@ -8,8 +8,7 @@
 
 #include "tests/cuda_emu/block_runner.h"
 
-using cairn::cuemu::AccessKind;
-using cairn::cuemu::BlockRunner;
+namespace cairn::cuemu {
 
 // An access of `bytes`, which the compiler takes to be aligned.
 #define CUEMU_ACCESS(bytes)                                                                      \
@@ -48,3 +47,5 @@ void __tsan_vptr_read(void**) {}
 void __tsan_vptr_update(void**, void*) {}
 
 }  // extern "C"
+
+}  // namespace cairn::cuemu
