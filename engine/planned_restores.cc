@@ -100,6 +100,7 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view,
       .uncertainty = passes_ ? std::clamp(passes_->uncertainty(), kUncertaintyMin, kUncertaintyMax)
                              : kUncertaintyMax,
       .cut_share = settings_.cut_share,
+      .weight = PriorityWeight(view.priority),
       .allows_wave = false};
   if (view.decode_rows > 0) {
     problem.new_pass = problem.pass;

@@ -29,6 +29,7 @@ struct RestoreView {
   uint32_t decode_rows = 0;        // rows of running streams that every step carries along
   std::array<uint32_t, kRestoreChannels>
       loading{};  // of `blocks`, by channel: on their way already
+  uint32_t priority = kPriorityDefault;
 };
 
 class RestoreStrategy {

@@ -19,7 +19,8 @@ RestoreView Runner::ViewOf(const Sequence& sequence, std::span<const Origin> blo
   const size_t old_count = blocks.size() * store_.layout().block_tokens;
   RestoreView view{.blocks = blocks,
                    .new_tokens = static_cast<uint32_t>(sequence.tokens.size() - old_count),
-                   .decode_rows = DecodeRowCount()};
+                   .decode_rows = DecodeRowCount(),
+                   .priority = static_cast<uint32_t>(sequence.priority)};
   if (sequence.blocks != nullptr && sequence.sink != nullptr) {
     view.loading[kHostChannel] = sequence.blocks->LoadingFrom(Tier::kHost);
     view.loading[kDiskChannel] = sequence.blocks->LoadingFrom(Tier::kDisk);

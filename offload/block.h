@@ -27,6 +27,7 @@
 #pragma once
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -77,5 +78,9 @@ struct BlockMeta {
 
 inline constexpr uint32_t kPriorityMax = 100;  // 0 goes first, 100 stays longest
 inline constexpr uint32_t kPriorityDefault = 50;
+// What the user's wish counts for, beside the default: every ten are a factor of two.
+inline double PriorityWeight(uint32_t priority) {
+  return std::exp2((static_cast<double>(priority) - kPriorityDefault) / 10);
+}
 
 }  // namespace cairn

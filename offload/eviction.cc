@@ -1,7 +1,6 @@
 #include "offload/eviction.h"
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 
 #include "base/check.h"
@@ -10,10 +9,9 @@
 namespace cairn {
 
 double Worth(const EvictionCandidate& candidate) {
-  const double wish = std::exp2((static_cast<double>(candidate.priority) - kPriorityDefault) / 10);
   const std::chrono::duration<double> idle =
       std::max<std::chrono::nanoseconds>(candidate.idle, kIdleMin);
-  return candidate.cost_s * wish * candidate.odds / idle.count();
+  return candidate.cost_s * PriorityWeight(candidate.priority) * candidate.odds / idle.count();
 }
 
 namespace {

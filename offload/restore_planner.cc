@@ -2,283 +2,114 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <limits>
 #include <utility>
 
-#include "offload/restore_search.h"
-#include "offload/restore_times.h"
+#include "offload/restore_planning.h"
 
 namespace cairn {
 namespace {
 
-struct Choice {
-  Execution execution = Execution::kNone;
-  RecomputeCounts counts{};
-  double seconds = 0;
-  LoadOrder order = LoadOrder::kForward;
-};
-
-// One planning: the problem, what it looks like, and the two plans without a choice.
-class Planning {
- public:
-  Planning(const RestoreProblem& problem, RestoreLayout& layout)
-      : problem_(problem), layout_(Built(problem, layout)), times_(problem, layout_) {
-    load_all_ = {Execution::kLoadAll, times_.RecomputeNothing(), 0};
-    load_all_.seconds = times_.FrontSeconds(load_all_.counts);
-    recompute_all_ = {Execution::kRecomputeAll, times_.RecomputeEverything(), 0};
-    recompute_all_.seconds = times_.FrontSeconds(recompute_all_.counts);
-    const bool loads = load_all_.counts != recompute_all_.counts;
-    if (!loads) load_all_.execution = Execution::kRecomputeAll;
-    const bool computes = recompute_all_.counts != RecomputeCounts{};
-    if (!computes) load_all_.execution = Execution::kNone;
-  }
-
-  Choice Choose(RestorePolicy policy) const {
-    if (load_all_.execution == Execution::kNone) return load_all_;
-    switch (policy) {
-      case RestorePolicy::kCairn:
-        return Best();
-      case RestorePolicy::kLoadAll:
-        return load_all_;
-      case RestorePolicy::kRecomputeAll:
-        return recompute_all_;
-      case RestorePolicy::kGreedy:
-        return Greedy();
-      case RestorePolicy::kThreshold:
-        return Threshold();
-      case RestorePolicy::kCake:
-        return Cake();
-      case RestorePolicy::kCut:
-        return Cut();
-    }
-    CHECK(false);
-  }
-
-  void Write(const Choice& choice, RestorePlan& plan) const;
-
- private:
-  static const RestoreLayout& Built(const RestoreProblem& problem, RestoreLayout& layout) {
-    layout.Build(problem.blocks, static_cast<uint32_t>(problem.channels.size()));
-    return layout;
-  }
-
-  Choice Best() const;
-  Choice Greedy() const;
-  Choice Threshold() const;
-  Choice Cake() const;
-  Choice Cut() const;
-  Choice AsFront(const RecomputeCounts& counts, double seconds) const;
-  RestorePrices PricesOf(const Choice& choice, RestorePrices prices) const;
-
-  const RestoreProblem& problem_;
-  const RestoreLayout& layout_;
-  const RestoreTimes times_;
-  Choice load_all_;
-  Choice recompute_all_;
-};
-
-// Front goes by the name of a plan without a choice when it is one.
-Choice Planning::AsFront(const RecomputeCounts& counts, double seconds) const {
-  if (counts == load_all_.counts) return load_all_;
-  if (counts == recompute_all_.counts) return recompute_all_;
-  return {Execution::kFront, counts, seconds};
-}
-
-Choice Planning::Best() const {
-  Choice best = load_all_;
-  if (recompute_all_.seconds < best.seconds) best = recompute_all_;
-  const RestoreSearch search(problem_, layout_, times_);
-  if (problem_.allows_wave) {
-    const RestoreSearch::Found wave = search.BestWave(best.seconds);
-    if (wave.seconds < best.seconds) best = {Execution::kWave, wave.counts, wave.seconds};
-  }
-  if (problem_.allows_front) {
-    const RestoreSearch::Found front = search.BestFront(best.seconds);
-    if (front.seconds < best.seconds) best = AsFront(front.counts, front.seconds);
-  }
-  const double gain = load_all_.seconds - best.seconds;
-  return gain <= problem_.uncertainty * best.seconds ? load_all_ : best;
-}
-
-Choice Planning::Greedy() const {
-  RecomputeCounts counts = load_all_.counts;
-  for (uint32_t s = 0; s < times_.channel_count(); ++s) {
-    double load = 0;
-    for (uint32_t c = 0; c < times_.channel_count(); ++c) {
-      if (times_.Crosses(s, c)) load = std::max(load, problem_.channels[c].block_s);
-    }
-    const auto blocks = layout_.blocks(s);
-    const auto first_loaded =
-        std::partition_point(blocks.begin(), blocks.end(),
-                             [&](uint32_t block) { return times_.MarginalSeconds(block) < load; });
-    counts[s] = static_cast<uint32_t>(first_loaded - blocks.begin());
-  }
-  const double wave = times_.WaveSeconds(counts);
-  const Choice front = AsFront(counts, times_.FrontSeconds(counts));
-  if (problem_.allows_wave && (wave < front.seconds || !problem_.allows_front)) {
-    return {Execution::kWave, counts, wave};
-  }
-  return front;
-}
-
-Choice Planning::Threshold() const {
-  uint32_t tokens = 0;
-  for (const BlockSource source : problem_.blocks) {
-    if (source == BlockSource::kAbsent || tokens >= kThresholdTokens) break;
-    if (IsLoadable(source)) tokens += problem_.block_tokens;
-  }
-  return tokens >= kThresholdTokens ? load_all_ : recompute_all_;
-}
-
-Choice Planning::Cut() const {
-  const auto cut = static_cast<uint32_t>(std::lround(problem_.cut_share * layout_.block_count()));
-  RecomputeCounts counts = load_all_.counts;
-  for (uint32_t s = 0; s < times_.channel_count(); ++s) counts[s] = layout_.CountBefore(cut, s);
-  return AsFront(counts, times_.FrontSeconds(counts));
-}
-
-Choice Planning::Cake() const {
-  // What is computed before a cut, and what has to be computed all in all.
-  const auto before = [&](uint32_t cut) {
-    RecomputeCounts counts{};
-    for (uint32_t s = 0; s < layout_.source_count(); ++s) counts[s] = layout_.CountBefore(cut, s);
-    return counts;
-  };
-  const auto at = [&](uint32_t cut) {
-    RecomputeCounts counts = before(cut);
-    counts[layout_.absent()] = layout_.count(layout_.absent());
-    const double seconds = times_.FrontSeconds(counts, LoadOrder::kBackward);
-    return Choice{Execution::kFront, counts, seconds, LoadOrder::kBackward};
-  };
-  uint32_t low = 0, high = layout_.block_count();  // the first cut where loads are not the last
-  while (low < high) {
-    const uint32_t cut = (low + high) / 2;
-    const double computed =
-        problem_.compute_backlog_s + times_.FrontComputeSeconds(times_.WorkOf(before(cut)));
-    if (computed < times_.LoadedAt(before(cut))) {
-      low = cut + 1;
-    } else {
-      high = cut;
-    }
-  }
-  const Choice met = at(low);
-  if (low == 0) return met;
-  const Choice one_more_load = at(low - 1);
-  return one_more_load.seconds < met.seconds ? one_more_load : met;
-}
-
-// The dual prices of the plan. Compute and each channel that is shared out (some of its blocks are
-// loaded and some are not) are critical; at its cut, a second of the channel buys as much of
-// compute as the block there takes, over its time on the channel. The prices of a second of all
-// critical resources add up to one second. A channel that is not shared out has the plain time of a
-// block, or, where fixed charges decide, so much of it that the price agrees with the plan.
-RestorePrices Planning::PricesOf(const Choice& choice, RestorePrices prices) const {
-  double bought_s = 1;
-  for (uint32_t s = 0; s < times_.channel_count(); ++s) {
-    const uint32_t cut = choice.counts[s];
-    if (cut == 0 || cut == layout_.count(s)) continue;
-    bought_s += times_.MarginalSeconds(layout_.blocks(s)[cut]) / problem_.channels[s].block_s;
-  }
-  prices.recompute_s = times_.MarginalSeconds(0) / bought_s;
-  prices.recompute_s_per_block = (times_.MarginalSeconds(1) - times_.MarginalSeconds(0)) / bought_s;
-  prices.reload_s.resize(times_.channel_count());
-  for (uint32_t s = 0; s < times_.channel_count(); ++s) {
-    const auto blocks = layout_.blocks(s);
-    const uint32_t cut = choice.counts[s];
-    double& price = prices.reload_s[s];
-    price = problem_.channels[s].block_s;
-    if (cut > 0) price = std::max(price, prices.RecomputeSeconds(blocks[cut - 1]));
-    if (cut < blocks.size()) price = std::min(price, prices.RecomputeSeconds(blocks[cut]));
-  }
-  return prices;
-}
-
-void Planning::Write(const Choice& choice, RestorePlan& plan) const {
-  plan.execution = choice.execution;
-  plan.chunk_tokens = problem_.chunk_tokens;
-  plan.predicted_s = choice.seconds;
-  plan.uncertainty_s = problem_.uncertainty * choice.seconds;
-  plan.load_all_s = load_all_.seconds;
-  plan.recompute_all_s = recompute_all_.seconds;
-  plan.prices = PricesOf(choice, std::move(plan.prices));
-
-  std::array<uint32_t, 256> first_loaded{};  // by source: blocks before it are recomputed
-  first_loaded[static_cast<uint8_t>(BlockSource::kAbsent)] = UINT32_MAX;
-  plan.load_order.resize(times_.channel_count());
-  for (uint32_t s = 0; s < times_.channel_count(); ++s) {
-    const auto loaded = layout_.blocks(s).subspan(choice.counts[s]);
-    first_loaded[s] = loaded.empty() ? UINT32_MAX : loaded.front();
-    plan.load_order[s].assign(loaded.begin(), loaded.end());
-    if (choice.order == LoadOrder::kBackward) {
-      std::reverse(plan.load_order[s].begin(), plan.load_order[s].end());
-    }
-  }
-  plan.verdicts.resize(problem_.blocks.size());
-  for (uint32_t i = 0; i < problem_.blocks.size(); ++i) {
-    const BlockSource source = problem_.blocks[i];
-    const bool computed = i < first_loaded[static_cast<uint8_t>(source)];
-    plan.verdicts[i] = source == BlockSource::kDevice ? Verdict::kKeep
-                       : computed                     ? Verdict::kRecompute
-                                                      : Verdict::kReload;
-  }
-}
-
-// How long the plan keeps compute and each channel busy.
-struct RestoreUse {
-  double compute_s = 0;
-  std::array<double, kRestoreChannelsMax> channel_s{};
-};
-
-RestoreUse UseOf(const RestoreProblem& problem, const RestorePlan& plan) {
-  const RestoreLayout layout = [&] {
-    RestoreLayout built;
-    built.Build(problem.blocks, static_cast<uint32_t>(problem.channels.size()));
-    return built;
-  }();
-  const RestoreTimes times(problem, layout);
-  RecomputeCounts counts = times.RecomputeNothing();
-  for (uint32_t s = 0; s < times.channel_count(); ++s) {
-    counts[s] = layout.count(s) - static_cast<uint32_t>(plan.load_order[s].size());
-  }
-  RestoreUse use;
-  const RestoreTimes::Work work = times.WorkOf(counts);
-  use.compute_s = plan.execution == Execution::kWave
-                      ? times.WaveComputeSeconds(work)
-                      : times.FrontComputeSeconds(work) + times.NewSeconds();
-  for (uint32_t c = 0; c < times.channel_count(); ++c) {
-    use.channel_s[c] = times.CrossingCount(counts, c) * problem.channels[c].block_s;
-  }
-  return use;
-}
-
 constexpr size_t kReorderedMax = 8;  // restores, of which neighbours are exchanged
 
-// Plans each with the backlog of those before it; the sum of their times.
-double PlanInOrder(std::span<const RestoreProblem> problems, RestorePolicy policy,
-                   RestoreScratch& scratch, std::vector<QueuedRestore>& queue) {
-  std::array<double, kRestoreChannelsMax> loads_s{};  // of those before, by channel
-  double compute_s = 0;
-  double sum_s = 0;
-  for (QueuedRestore& queued : queue) {
-    RestoreProblem problem = problems[queued.problem];
-    std::vector<RestoreChannel> channels(problem.channels.begin(), problem.channels.end());
-    for (uint32_t c = 0; c < channels.size(); ++c) channels[c].backlog_s += loads_s[c];
-    problem.channels = channels;
-    problem.compute_backlog_s += compute_s;
-    PlanRestore(problem, policy, scratch, queued.plan);
-    const RestoreUse use = UseOf(problem, queued.plan);
-    for (uint32_t c = 0; c < channels.size(); ++c) loads_s[c] += use.channel_s[c];
-    compute_s += use.compute_s;
-    sum_s += queued.plan.predicted_s;
+// Several restores in turn, each planned with the backlog that those before it leave.
+class RestoreQueue {
+ public:
+  RestoreQueue(std::span<const RestoreProblem> problems, RestorePolicy policy)
+      : problems_(problems), policy_(policy), layouts_(problems.size()) {
+    for (uint32_t i = 0; i < problems.size(); ++i) {
+      layouts_[i].Build(problems[i].blocks, static_cast<uint32_t>(problems[i].channels.size()));
+      Place alone{.problem = i};
+      Choose(alone);
+      alone_s_.push_back(alone.choice.seconds);
+    }
   }
-  return sum_s;
-}
+
+  std::vector<QueuedRestore> Plan() const {
+    std::vector<Place> places(problems_.size());
+    for (uint32_t i = 0; i < places.size(); ++i) places[i].problem = i;
+    std::ranges::stable_sort(places, {}, [&](const Place& place) {
+      return alone_s_[place.problem] / problems_[place.problem].weight;
+    });
+    double sum_s = PlanFrom(0, places, std::numeric_limits<double>::infinity());
+    // One that is short by itself may hold up a channel that the next one hardly needs.
+    for (size_t i = 0; i + 1 < places.size() && places.size() <= kReorderedMax; ++i) {
+      std::vector<Place> other = places;
+      std::swap(other[i].problem, other[i + 1].problem);
+      const double other_sum_s = PlanFrom(i, other, sum_s);
+      if (other_sum_s >= sum_s) continue;
+      places = std::move(other);
+      sum_s = other_sum_s;
+    }
+    std::vector<QueuedRestore> queue(places.size());
+    for (size_t i = 0; i < places.size(); ++i) {
+      queue[i].problem = places[i].problem;
+      WithBacklog(places[i], [&](const RestorePlanning& planning) {
+        planning.Write(places[i].choice, queue[i].plan);
+      });
+    }
+    return queue;
+  }
+
+ private:
+  struct Place {
+    uint32_t problem = 0;
+    RestorePlanning::Use before;  // of all that come earlier
+    RestorePlanning::Choice choice;
+    RestorePlanning::Use use;
+  };
+
+  // The planning of the place's problem, which finds so much ordered before it.
+  template <class Visit>
+  void WithBacklog(const Place& place, const Visit& visit) const {
+    RestoreProblem problem = problems_[place.problem];
+    std::array<RestoreChannel, kRestoreChannelsMax> channels;
+    std::ranges::copy(problem.channels, channels.begin());
+    problem.channels = std::span(channels).first(problem.channels.size());
+    for (uint32_t c = 0; c < problem.channels.size(); ++c) {
+      channels[c].backlog_s += place.before.channel_s[c];
+    }
+    problem.compute_backlog_s += place.before.compute_s;
+    visit(RestorePlanning(problem, layouts_[place.problem]));
+  }
+
+  void Choose(Place& place) const {
+    WithBacklog(place, [&](const RestorePlanning& planning) {
+      place.choice = planning.Choose(policy_);
+      place.use = planning.UseOf(place.choice);
+    });
+  }
+
+  // Plans the places from `first` on; those before it stay. The sum of the weighted times; or, as
+  // soon as it is known to be no less than `limit_s`, something that is not less either.
+  double PlanFrom(size_t first, std::vector<Place>& places, double limit_s) const {
+    double sum_s = 0;  // those that are not planned yet take as long as alone, at least
+    for (size_t i = 0; i < places.size(); ++i) {
+      const uint32_t problem = places[i].problem;
+      sum_s +=
+          problems_[problem].weight * (i < first ? places[i].choice.seconds : alone_s_[problem]);
+    }
+    for (size_t i = first; i < places.size() && sum_s < limit_s; ++i) {
+      Place& place = places[i];
+      if (i > 0) place.before = places[i - 1].before + places[i - 1].use;
+      Choose(place);
+      sum_s += problems_[place.problem].weight * (place.choice.seconds - alone_s_[place.problem]);
+    }
+    return sum_s;
+  }
+
+  const std::span<const RestoreProblem> problems_;
+  const RestorePolicy policy_;
+  std::vector<RestoreLayout> layouts_;
+  std::vector<double> alone_s_;  // of each problem, if it had no company
+};
 
 }  // namespace
 
 void PlanRestore(const RestoreProblem& problem, RestorePolicy policy, RestoreScratch& scratch,
                  RestorePlan& plan) {
-  const Planning planning(problem, scratch.layout);
+  scratch.layout.Build(problem.blocks, static_cast<uint32_t>(problem.channels.size()));
+  const RestorePlanning planning(problem, scratch.layout);
   planning.Write(planning.Choose(policy), plan);
 }
 
@@ -291,26 +122,8 @@ RestorePlan PlanRestore(const RestoreProblem& problem, RestorePolicy policy) {
 
 std::vector<QueuedRestore> PlanRestores(std::span<const RestoreProblem> problems,
                                         RestorePolicy policy) {
-  RestoreScratch scratch;
-  std::vector<QueuedRestore> queue(problems.size());
-  for (uint32_t i = 0; i < problems.size(); ++i) {
-    queue[i].problem = i;
-    PlanRestore(problems[i], policy, scratch, queue[i].plan);
-  }
-  std::stable_sort(queue.begin(), queue.end(), [](const auto& a, const auto& b) {
-    return a.plan.predicted_s < b.plan.predicted_s;
-  });
-  double sum_s = PlanInOrder(problems, policy, scratch, queue);
-  // One that is short by itself may hold up a channel that the next one hardly needs.
-  for (size_t i = 0; i + 1 < queue.size() && queue.size() <= kReorderedMax; ++i) {
-    std::vector<QueuedRestore> other = queue;
-    std::swap(other[i], other[i + 1]);
-    const double other_sum_s = PlanInOrder(problems, policy, scratch, other);
-    if (other_sum_s >= sum_s) continue;
-    queue = std::move(other);
-    sum_s = other_sum_s;
-  }
-  return queue;
+  if (problems.empty()) return {};
+  return RestoreQueue(problems, policy).Plan();
 }
 
 }  // namespace cairn

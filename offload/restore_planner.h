@@ -39,10 +39,11 @@ void PlanRestore(const RestoreProblem& problem, RestorePolicy policy, RestoreScr
 RestorePlan PlanRestore(const RestoreProblem& problem,
                         RestorePolicy policy = RestorePolicy::kCairn);
 
-// Several contexts come back at once over the same channels and the same compute. The one that is
-// back first when alone goes first, unless the sum of their times is less when it changes places
-// with the next; each is planned with the backlog that those before it leave. Channels and costs of
-// all problems are the same.
+// Several contexts come back at once over the same channels and the same compute. The one whose
+// time alone is least over its weight goes first, unless the sum of the weighted times is less when
+// it changes places with the next; each is planned with the backlog that those before it leave.
+// Channels and costs of all problems are the same. (Weighted shortest processing time first: Smith,
+// Various Optimizers for Single-Stage Production, 1956.)
 struct QueuedRestore {
   uint32_t problem = 0;  // which one
   RestorePlan plan;      // its times count from now, waiting included

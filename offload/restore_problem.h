@@ -79,6 +79,7 @@ struct RestoreProblem {
   double compute_backlog_s = 0;              // before the first pass can begin
   double uncertainty = 0;                    // of predictions, as a share of them
   double cut_share = 0.5;                    // of the context, for RestorePolicy::kCut: 0..1
+  double weight = 1;                         // of its time among those of others, > 0
   // Executions that the caller can carry out beside load-all and recompute-all.
   bool allows_front = true;
   bool allows_wave = true;

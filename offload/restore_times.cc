@@ -141,17 +141,18 @@ double RestoreTimes::FrontSeconds(const RecomputeCounts& counts, LoadOrder order
   if (loaded_at <= problem_.compute_backlog_s) return FrontBound(counts);  // no pass waits
   double clock = problem_.compute_backlog_s;
   bool has_passes = false;
+  RecomputeCounts needed;
   VisitPasses(counts, [&](const RecomputeCounts& before, const Work& work) {
-    // In reverse order the earliest block that is needed comes last.
-    const RecomputeCounts everything = RecomputeEverything();
-    RecomputeCounts needed = before;
-    if (order == LoadOrder::kBackward) {
+    const RecomputeCounts* loaded = &before;
+    if (order == LoadOrder::kBackward) {  // the earliest block that is needed comes last
+      needed = before;
       for (uint32_t s = 0; s < channel_count(); ++s) {
-        if (before[s] > counts[s]) needed[s] = everything[s];
+        if (before[s] > counts[s]) needed[s] = layout_.count(s);
       }
+      loaded = &needed;
     }
     for (uint32_t c = 0; c < channel_count(); ++c) {
-      const uint32_t count = NeededCount(counts, needed, c);
+      const uint32_t count = NeededCount(counts, *loaded, c);
       if (count == 0) continue;
       clock = std::max(clock, problem_.channels[c].backlog_s + LoadSeconds(c, count));
     }

@@ -250,6 +250,20 @@ TEST(RestorePlannerTest, TheShortestGoesFirst) {
   EXPECT_DOUBLE_EQ(queue[1].plan.predicted_s, 7);  // one second later than alone
 }
 
+TEST(RestorePlannerTest, WeightsDecideWhoGoesFirst) {
+  OwnedProblem large = Simple("aaaaaaaaaaaa", {{.block_s = 1}});  // 6 s alone
+  OwnedProblem small = Simple("aa", {{.block_s = 1}});            // 1 s
+  large.problem.weight = 7;
+  std::vector<RestoreProblem> problems = {small.problem, large.problem};
+  std::vector<QueuedRestore> queue = PlanRestores(problems);
+  EXPECT_EQ(queue[0].problem, 1u);  // 7 * 6 + 7 is less than 1 + 7 * 7
+  EXPECT_DOUBLE_EQ(queue[0].plan.predicted_s, 6);
+  EXPECT_DOUBLE_EQ(queue[1].plan.predicted_s, 7);
+  problems[1].weight = 5;
+  queue = PlanRestores(problems);
+  EXPECT_EQ(queue[0].problem, 0u);  // 1 + 5 * 7 is less than 5 * 6 + 7
+}
+
 TEST(RestorePlannerTest, OneThatHardlyNeedsTheChannelGoesBeforeAShorterOne) {
   OwnedProblem loads = Simple("aaa", {{.block_s = 1}});
   OwnedProblem computes = Simple("a", {{.block_s = 1}});

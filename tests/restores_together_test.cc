@@ -81,6 +81,17 @@ TEST_F(RestoresTogether, TheShortestComesFirstWhateverTheOrderOfArrival) {
   }
 }
 
+TEST_F(RestoresTogether, PriorityIsAFactorOfLength) {
+  Open(RestorePolicy::kCairn);
+  engine_->Prepare("s1", 2, 40, Tier::kDisk, 70);  // counts for four
+  Prepare({20});
+  const auto small = Start(0);
+  const auto large = Start(1);
+  Wait({small, large});
+  EXPECT_NEAR(large->first_token_s(), 40 / 2.0 * kBlockSeconds, 0.12);
+  EXPECT_NEAR(small->first_token_s(), 60 / 2.0 * kBlockSeconds, 0.12);
+}
+
 TEST_F(RestoresTogether, AShortOneThatComesLaterGoesBefore) {
   Open(RestorePolicy::kCairn);
   Prepare({80, 8});

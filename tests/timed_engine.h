@@ -103,8 +103,9 @@ class TimedEngine {
   BlockStore& blocks() { return *blocks_; }
   TimedDisk& disk() { return *disk_; }
 
-  void Create(const std::string& id, const std::vector<uint32_t>& tokens) {
-    ASSERT_TRUE(core_->CreateSession({.id = id}, Encode(tokens)).ok());
+  void Create(const std::string& id, const std::vector<uint32_t>& tokens, int32_t priority = 50) {
+    const CreateSessionRequest request{.id = id, .settings = {.priority = priority}};
+    ASSERT_TRUE(core_->CreateSession(request, Encode(tokens)).ok());
   }
   std::shared_ptr<TimedSink> Start(const std::string& id, const std::vector<uint32_t>& content,
                                    uint32_t count) {
@@ -119,9 +120,9 @@ class TimedEngine {
   SequenceId NextId() { return SequenceId(next_id_++); }
 
   // A session of so many whole blocks that is on disk, or nowhere.
-  void Prepare(const std::string& id, uint64_t seed, uint32_t block_count,
-               Tier tier = Tier::kDisk) {
-    Create(id, RandomTokens(seed, size_t{block_count} * 16));
+  void Prepare(const std::string& id, uint64_t seed, uint32_t block_count, Tier tier = Tier::kDisk,
+               int32_t priority = 50) {
+    Create(id, RandomTokens(seed, size_t{block_count} * 16), priority);
     const auto sink = Start(id, {}, 1);
     RunUntil([&] { return sink->end.has_value(); });
     EXPECT_TRUE(Suspend(*core_, id, tier).ok());

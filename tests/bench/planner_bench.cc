@@ -1,6 +1,7 @@
 // How long planning a restore takes: 8,192 blocks in 4 tiers, in several layouts. The costs are
 // those of a GPU with host memory, a disk, a slow disk and a network behind it, near where the
-// choice is close.
+// choice is close. And how long it takes for eight at once, as a server on a CPU does it: through
+// the host's pool and a disk, as Front, alone or beside running streams.
 #include <benchmark/benchmark.h>
 
 #include <string>
@@ -61,6 +62,46 @@ void Plan(benchmark::State& state) {
 BENCHMARK(Plan)
     ->ArgsProduct({benchmark::CreateDenseRange(0, 5, 1), {512, 8192}})
     ->Unit(benchmark::kMicrosecond);
+
+// Eight contexts of about so many blocks, no two alike.
+void PlanEight(benchmark::State& state) {
+  const auto block_count = static_cast<uint32_t>(state.range(0));
+  const auto decode_rows = static_cast<uint32_t>(state.range(1));
+  constexpr PassCosts kPass{
+      .pass_s = 2e-4, .sweep_s = 4e-3, .token_s = 7e-4, .token_position_s = 1e-7};
+  const std::vector<RestoreChannel> channels = {{.block_s = 5e-5},
+                                                {.block_s = 9e-3, .backlog_s = 0.05}};
+  std::vector<std::vector<BlockSource>> blocks;
+  std::vector<RestoreProblem> problems;
+  Rng rng(2);
+  for (uint32_t i = 0; i < 8; ++i) {
+    const uint32_t count = block_count - static_cast<uint32_t>(rng.Below(block_count / 2));
+    blocks.push_back(MakeBlocks(static_cast<Layout>(i % 6), count));
+    for (BlockSource& block : blocks.back()) {  // three tiers of the four are on the disk
+      if (IsLoadable(block)) block = ThroughChannel(ChannelOf(block) > 0 ? 1 : 0);
+    }
+  }
+  for (const std::vector<BlockSource>& each : blocks) {
+    RestoreProblem problem{.blocks = each,
+                           .new_tokens = 32,
+                           .block_tokens = 16,
+                           .layers = 30,
+                           .chunk_tokens = 256,
+                           .pass = kPass,
+                           .channels = channels,
+                           .uncertainty = 0.03,
+                           .allows_wave = false};
+    if (decode_rows > 0) {
+      problem.new_pass = kPass;
+      problem.new_pass->decode_rows = decode_rows;
+      problem.pass = CostsBesideStreams(kPass, decode_rows, 0.2);
+      problem.chunk_tokens = 16;
+    }
+    problems.push_back(problem);
+  }
+  for (auto _ : state) benchmark::DoNotOptimize(PlanRestores(problems));
+}
+BENCHMARK(PlanEight)->ArgsProduct({{384, 8192}, {0, 4}})->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace cairn
