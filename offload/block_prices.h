@@ -26,8 +26,8 @@ struct RecomputePrice {
 inline RecomputePrice RecomputePriceOf(const PassCosts& pass, uint32_t chunk_tokens,
                                        uint32_t block_tokens) {
   return {.block_s = pass.FixedSeconds(chunk_tokens) * block_tokens / chunk_tokens +
-                     pass.token_position_s * PositionSum(0, block_tokens),
-          .position_s = pass.token_position_s * block_tokens};
+                     pass.PositionSeconds(chunk_tokens, PositionSum(0, block_tokens)),
+          .position_s = pass.PositionSeconds(chunk_tokens, block_tokens)};
 }
 
 // Until passes were measured: only their shape matters then.

@@ -10,17 +10,37 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 // What no machine takes: a fit of nonsense, or of one that did something else.
 constexpr double kPassSecondsMax = 1000;
 constexpr double kTokenSecondsMin = 1e-10, kTokenSecondsMax = 100;
 constexpr double kTokenPositionSecondsMax = 1e-4;
+constexpr double kRowsMax = 1 << 20;
 
 // Throws what the library throws, and std::out_of_range for what cannot be.
 double Number(const Json& object, const char* name, double min, double max) {
   const double value = object.at(name).get<double>();
   if (!(value >= min && value <= max)) throw std::out_of_range(name);
   return value;
+}
+
+Json ToJson(const RowFactors& factors) {
+  Json list = Json::array();
+  for (uint32_t i = 0; i < factors.count(); ++i) {
+    list.push_back({{"rows", factors[i].rows}, {"factor", factors[i].factor}});
+  }
+  return list;
+}
+
+RowFactors FactorsFromJson(const Json& list) {
+  if (!list.is_array() || list.size() > RowFactors::kKnotsMax) throw std::out_of_range("factors");
+  RowFactors factors;
+  double rows = 0;
+  for (const Json& entry : list) {
+    rows = Number(entry, "rows", std::nextafter(rows, HUGE_VAL), kRowsMax);
+    factors.Add(rows, Number(entry, "factor", RowFactors::kFactorMin, RowFactors::kFactorMax));
+  }
+  return factors;
 }
 
 Json ToJson(const Calibration& calibration) {
@@ -32,6 +52,8 @@ Json ToJson(const Calibration& calibration) {
           {"sweep_s", costs.sweep_s},
           {"token_s", costs.token_s},
           {"token_position_s", costs.token_position_s},
+          {"fixed_factors", ToJson(costs.fixed_factors)},
+          {"position_factors", ToJson(costs.position_factors)},
           {"spread", calibration.pass.spread}};
 }
 
@@ -43,7 +65,9 @@ Calibration FromJson(const Json& json) {
   made.pass = {{.pass_s = Number(json, "pass_s", 0, kPassSecondsMax),
                 .sweep_s = Number(json, "sweep_s", 0, kPassSecondsMax),
                 .token_s = Number(json, "token_s", kTokenSecondsMin, kTokenSecondsMax),
-                .token_position_s = Number(json, "token_position_s", 0, kTokenPositionSecondsMax)},
+                .token_position_s = Number(json, "token_position_s", 0, kTokenPositionSecondsMax),
+                .fixed_factors = FactorsFromJson(json.at("fixed_factors")),
+                .position_factors = FactorsFromJson(json.at("position_factors"))},
                Number(json, "spread", 0, 10)};
   return made;
 }

@@ -8,6 +8,8 @@ namespace cairn {
 namespace {
 
 constexpr double kSpreadOfFirst = 0.3;  // a kind's first pass may be an odd one
+constexpr uint32_t kWeightMax = 16;     // of a kind, in passes; a calibrated one has 1
+constexpr double kChangeMin = 0.2;      // processors change their pace by less than disks do
 constexpr uint32_t kAnchorRowsMax = 512;
 constexpr uint32_t kAnchorPositionsMax = 8192;
 
@@ -26,30 +28,32 @@ void PassCostModel::Note(const PassSample& sample) {
   const double calibrated = Calibrated(sample);
   if (!(calibrated > 0)) return;
   ratio_.Note(sample.seconds / Predict(sample.rows, sample.position_sum));
-  const double ratio = sample.seconds / calibrated;
-  const Kind first{sample, RobustRate(ratio, kSpreadOfFirst)};
+  const Kind first{sample, RobustRate(common_ratio_, kSpreadOfFirst, kChangeMin)};
   Kind& kind = kinds_.try_emplace(KindOf(sample), first).first->second;
   kind.latest = sample;
-  kind.ratio.Note(ratio);
-  if (++passes_since_fit_ >= kRefitPasses) Refit();
+  kind.ratio.Note(sample.seconds / calibrated);
+  kind.weight = std::min(kind.weight + 1, kWeightMax);
+  if (++passes_ == next_fit_) Refit();
 }
 
 // Kinds that were not seen stand where the calibration puts them, times what the seen ones have in
 // common: a server that only ever decodes must not forget what a long pass costs.
 void PassCostModel::Refit() {
-  passes_since_fit_ = 0;
+  next_fit_ = passes_ + std::min(passes_, kRefitPasses);
   std::vector<PassSample> samples;
-  std::vector<double> ratios;
+  std::vector<double> ratios = {1};  // by weight
   for (const auto& [key, kind] : kinds_) {
     samples.push_back(kind.latest);
     samples.back().seconds = Calibrated(kind.latest) * kind.ratio.value();
-    ratios.push_back(kind.ratio.value());
+    samples.back().weight = kind.weight;
+    ratios.insert(ratios.end(), kind.weight, kind.ratio.value());
   }
   const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
   std::nth_element(ratios.begin(), middle, ratios.end());
+  common_ratio_ = *middle;
   for (const CalibrationPoint& point : CalibrationPoints(kAnchorRowsMax, kAnchorPositionsMax)) {
     PassSample anchor = {point.rows, PositionSum(point.first_position, point.rows)};
-    anchor.seconds = Calibrated(anchor) * *middle;
+    anchor.seconds = Calibrated(anchor) * common_ratio_;
     if (kinds_.count(KindOf(anchor)) == 0) samples.push_back(anchor);
   }
   const Result<PassFit> fit = FitPasses(samples);

@@ -16,9 +16,11 @@
 namespace cairn {
 
 // Passes. Observations are kept by kind, rows and positions in powers of two, as ratios to what
-// the calibration says; every kRefitPasses of them the constants are fitted anew.
+// the calibration says; the costs are fitted anew whenever there are twice as many of them as the
+// last time, and every kRefitPasses.
 class PassCostModel {
  public:
+  static constexpr uint32_t kFirstFitPasses = 4;
   static constexpr uint32_t kRefitPasses = 32;
 
   explicit PassCostModel(const PassFit& calibrated);
@@ -35,6 +37,7 @@ class PassCostModel {
   struct Kind {
     PassSample latest;
     RobustRate ratio;  // to the calibration's prediction
+    uint32_t weight = 1;
   };
 
   void Refit();
@@ -46,7 +49,9 @@ class PassCostModel {
   PassCosts costs_;
   RobustRate ratio_;  // of passes to costs_
   std::map<std::pair<int, int>, Kind> kinds_;
-  uint32_t passes_since_fit_ = 0;
+  double common_ratio_ = 1;  // of kinds that were not seen
+  uint32_t passes_ = 0;
+  uint32_t next_fit_ = kFirstFitPasses;  // when passes_ is this
 };
 
 }  // namespace cairn

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -44,7 +45,8 @@ class FlowMeter {
     under_way_ -= std::min(ended, under_way_);
     const std::chrono::duration<double> each = (last_end - mark_) / static_cast<double>(ended);
     mark_ = std::max(mark_, last_end);
-    if (well) Note(each.count(), ended);
+    // They were measured together, so they do not say as much as each by itself.
+    if (well) Note(each.count(), static_cast<uint32_t>(std::bit_width(ended)));
   }
 
   // While what is under way takes longer than it should, it counts as taking that long.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -15,9 +16,14 @@ using Terms = std::array<double, kTerms>;
 
 constexpr int kRounds = 4;       // of reweighting
 constexpr double kHuber = 0.05;  // relative errors up to this count in full
+constexpr double kTrusted =
+    0.3;  // errors up to this are the machine's, beyond rather an accident's
+constexpr double kPlausible = 3;  // of a factor of positions
+constexpr double kTelling = 0.1;  // of a pass's time, that positions make or not
 
 struct Row {
-  Terms terms;  // over the seconds, so that errors are relative
+  Terms terms;       // over the seconds, so that errors are relative
+  double given = 1;  // weight of the sample
   double weight = 1;
 };
 
@@ -67,7 +73,7 @@ double Loss(const std::vector<Row>& rows, const Terms& constants) {
   double loss = 0;
   for (const Row& row : rows) {
     const double error = std::abs(ErrorOf(row, constants));
-    loss += error <= kHuber ? error * error : kHuber * (2 * error - kHuber);
+    loss += row.given * (error <= kHuber ? error * error : kHuber * (2 * error - kHuber));
   }
   return loss;
 }
@@ -75,7 +81,6 @@ double Loss(const std::vector<Row>& rows, const Terms& constants) {
 struct RidgeFit {
   Terms constants{};
   double loss = HUGE_VAL;
-  double spread = 0;
 };
 
 RidgeFit FitWithRidge(std::span<const PassSample> samples, double ridge) {
@@ -83,23 +88,106 @@ RidgeFit FitWithRidge(std::span<const PassSample> samples, double ridge) {
   for (uint32_t mask = 1; mask < 1u << kTerms; ++mask) {
     std::vector<Row> rows;
     for (const PassSample& sample : samples) {
-      rows.push_back({{1 / sample.seconds, std::max(ridge, double(sample.rows)) / sample.seconds,
-                       sample.position_sum / sample.seconds}});
+      const double ridge_rows = std::max(ridge, double(sample.rows));
+      rows.push_back(
+          {{1 / sample.seconds, ridge_rows / sample.seconds, sample.position_sum / sample.seconds},
+           sample.weight,
+           sample.weight});
     }
     for (int round = 0; round < kRounds; ++round) {
       const std::optional<Terms> constants = Solve(rows, mask);
       if (!constants.has_value()) break;
       const double loss = Loss(rows, *constants);
-      double spread = 0;
       for (Row& row : rows) {
         const double error = std::abs(ErrorOf(row, *constants));
-        spread += error / static_cast<double>(rows.size());
-        row.weight = error <= kHuber ? 1 : kHuber / error;
+        row.weight = row.given * (error <= kHuber ? 1 : kHuber / error);
       }
-      if (loss < best.loss) best = {*constants, loss, spread};
+      if (loss < best.loss) best = {*constants, loss};
     }
   }
   return best;
+}
+
+// A sample beside the fit: what is fitted of rows and of positions, as shares of what it took.
+struct Remainder {
+  double rows = 0;
+  double of_rows = 0;
+  double of_positions = 0;
+  double weight = 0;  // of an outlier next to nothing
+
+  Remainder(const PassCosts& costs, const PassSample& sample)
+      : rows(sample.rows),
+        of_rows(costs.FixedSeconds(sample.rows) / sample.seconds),
+        of_positions(costs.PositionSeconds(sample.rows, sample.position_sum) / sample.seconds) {
+    const double error = std::abs(std::log(of_rows + of_positions));
+    weight = sample.weight * std::pow(kTrusted / std::max(error, kTrusted), 4);
+  }
+};
+
+// Of passes of about the same rows.
+struct RowKind {
+  std::vector<Remainder> samples;
+
+  double MeanRows() const {
+    double rows = 0, weight = 0;
+    for (const Remainder& each : samples) {
+      rows += each.weight * each.rows;
+      weight += each.weight;
+    }
+    return rows / weight;
+  }
+  // Where passes at far and near positions were measured, what those cost. Least squares of
+  // relative errors for both factors.
+  std::optional<double> PositionFactor() const {
+    double rr = 0, rp = 0, pp = 0, r = 0, p = 0;
+    double least = 1, most = 0;  // share that positions have
+    for (const Remainder& each : samples) {
+      rr += each.weight * each.of_rows * each.of_rows;
+      rp += each.weight * each.of_rows * each.of_positions;
+      pp += each.weight * each.of_positions * each.of_positions;
+      r += each.weight * each.of_rows;
+      p += each.weight * each.of_positions;
+      const double share = each.of_positions / (each.of_rows + each.of_positions);
+      least = std::min(least, share);
+      most = std::max(most, share);
+    }
+    if (!(most - least > kTelling)) return std::nullopt;
+    const double factor = (rr * p - rp * r) / (rr * pp - rp * rp);
+    if (!(factor > 1 / kPlausible && factor < kPlausible)) return std::nullopt;
+    return factor;
+  }
+  double RowFactor(double position_factor) const {
+    double rr = 0, r = 0;
+    for (const Remainder& each : samples) {
+      rr += each.weight * each.of_rows * each.of_rows;
+      r += each.weight * each.of_rows * (1 - position_factor * each.of_positions);
+    }
+    return r / rr;
+  }
+};
+
+// Puts what the fit leaves of the samples into its factors, by rows in powers of two.
+void FitFactors(std::span<const PassSample> samples, PassCosts& costs) {
+  std::map<int, RowKind> kinds;
+  for (const PassSample& sample : samples) {
+    if (!(costs.FixedSeconds(sample.rows) > 0)) return;
+    kinds[std::ilogb(sample.rows)].samples.emplace_back(costs, sample);
+  }
+  RowFactors of_rows, of_positions;
+  for (const auto& [key, kind] : kinds) {
+    const std::optional<double> factor = kind.PositionFactor();
+    if (factor && of_positions.count() < RowFactors::kKnotsMax) {
+      of_positions.Add(kind.MeanRows(), *factor);
+    }
+  }
+  for (const auto& [key, kind] : kinds) {
+    const double rows = kind.MeanRows();
+    if (of_rows.count() < RowFactors::kKnotsMax) {
+      of_rows.Add(rows, kind.RowFactor(of_positions.At(rows)));
+    }
+  }
+  costs.fixed_factors = of_rows;
+  costs.position_factors = of_positions;
 }
 
 }  // namespace
@@ -109,7 +197,8 @@ Result<PassFit> FitPasses(std::span<const PassSample> samples) {
   std::set<double> measured = {0};
   for (const PassSample& sample : samples) {
     const bool is_sane = sample.rows > 0 && sample.position_sum >= 0 && sample.seconds > 0 &&
-                         std::isfinite(sample.position_sum) && std::isfinite(sample.seconds);
+                         sample.weight > 0 && std::isfinite(sample.position_sum) &&
+                         std::isfinite(sample.seconds);
     if (!is_sane) return InvalidArgument("a pass without rows or without time is none");
     measured.insert(sample.rows);
   }
@@ -131,11 +220,16 @@ Result<PassFit> FitPasses(std::span<const PassSample> samples) {
   }
   if (!(best.loss < HUGE_VAL)) return InvalidArgument("the passes do not tell their costs apart");
   const auto [pass_s, token_s, token_position_s] = best.constants;
-  return PassFit{{.pass_s = pass_s,
+  PassCosts costs{.pass_s = pass_s,
                   .sweep_s = token_s * best_ridge,
                   .token_s = token_s,
-                  .token_position_s = token_position_s},
-                 best.spread};
+                  .token_position_s = token_position_s};
+  FitFactors(samples, costs);
+  double spread = 0;
+  for (const PassSample& sample : samples) {
+    spread += std::abs(costs.Seconds(sample.rows, sample.position_sum) / sample.seconds - 1);
+  }
+  return PassFit{costs, spread / static_cast<double>(samples.size())};
 }
 
 std::vector<CalibrationPoint> CalibrationPoints(uint32_t rows_max, uint32_t positions_max) {
@@ -150,11 +244,13 @@ std::vector<CalibrationPoint> CalibrationPoints(uint32_t rows_max, uint32_t posi
   add(64, 1);
   add(128, 0);
   add(1, 0);
-  add(32, 0.5);
-  add(4, 0);
-  add(16, 1);
+  add(32, 0);
   add(256, 0);
   add(256, 0.5);
+  add(16, 1);
+  add(1, 1);
+  add(4, 0);
+  add(32, 0.5);
   return points;
 }
 

@@ -14,6 +14,7 @@ struct PassSample {
   uint32_t rows = 0;        // >= 1
   double position_sum = 0;  // of the rows
   double seconds = 0;       // > 0
+  double weight = 1;        // > 0, beside others
 };
 
 // The sum of the positions first .. first + rows - 1.
@@ -27,7 +28,8 @@ struct PassFit {
 };
 
 // Least squares of relative errors, outliers weighted down (Huber), no constant below zero. The
-// number of rows up to which a pass costs the same is tried at, and between, those measured.
+// number of rows up to which a pass costs the same is tried at, and between, those measured. What
+// this leaves is put into the factors.
 // kInvalidArgument for fewer than two samples, or one that is no measurement.
 Result<PassFit> FitPasses(std::span<const PassSample> samples);
 

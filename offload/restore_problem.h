@@ -1,9 +1,7 @@
 // What a restore is planned from: where the blocks of a context lie and what it costs to bring them
 // back. The costs mean exactly this:
 //
-// * One pass over n > 0 tokens takes `pass_s + max(sweep_s, (n + decode_rows) * token_s) +
-//   token_position_s * (sum of their positions)`, evenly spread over the layers. decode_rows are
-//   the rows of running streams that every pass carries along.
+// * One pass over n > 0 tokens takes what pass_costs.h says, evenly spread over the layers.
 // * A channel that n > 0 blocks cross is done at `backlog_s + latency_s + n * block_s`. Blocks that
 //   come through a channel with a `then` cross that one too, pipelined; all channels work at once.
 // * Front computes the recomputed blocks in order, in passes of chunk_tokens / block_tokens of
@@ -21,6 +19,7 @@
 #include <span>
 
 #include "base/check.h"
+#include "offload/pass_costs.h"
 #include "offload/restore_plan.h"
 
 namespace cairn {
@@ -35,25 +34,6 @@ enum class BlockSource : uint8_t {
 constexpr BlockSource ThroughChannel(uint32_t channel) { return BlockSource(channel); }
 constexpr bool IsLoadable(BlockSource source) { return source < BlockSource::kDevice; }
 constexpr uint32_t ChannelOf(BlockSource source) { return static_cast<uint32_t>(source); }
-
-struct PassCosts {
-  double pass_s = 0;
-  double sweep_s = 0;
-  double token_s = 0;
-  double token_position_s = 0;
-  uint32_t decode_rows = 0;
-
-  // What does not depend on where the tokens are.
-  double FixedSeconds(uint64_t token_count) const {
-    if (token_count == 0) return 0;
-    const double rows = static_cast<double>(token_count + decode_rows) * token_s;
-    return pass_s + (rows > sweep_s ? rows : sweep_s);
-  }
-  // Of a pass over tokens whose positions have that sum.
-  double Seconds(uint64_t token_count, double position_sum) const {
-    return FixedSeconds(token_count) + token_position_s * position_sum;
-  }
-};
 
 // What computing blocks again costs where running streams leave it only `share` of the time: rows
 // that their passes carry for nothing, below the ridge, and so many more as take that share. It

@@ -13,7 +13,8 @@ PassCosts CostsBesideStreams(const PassCosts& alone, uint32_t decode_rows, doubl
   const double free_rows = std::max(0.0, alone.sweep_s / alone.token_s - decode_rows);
   const double rows = free_rows + added_s / alone.token_s;
   return {.token_s = (streams_s + added_s) / rows,
-          .token_position_s = alone.token_position_s / share};
+          .token_position_s = alone.token_position_s / share,
+          .position_factors = alone.position_factors};
 }
 
 RestoreTimes::RestoreTimes(const RestoreProblem& problem, const RestoreLayout& layout)
@@ -27,7 +28,8 @@ RestoreTimes::RestoreTimes(const RestoreProblem& problem, const RestoreLayout& l
   const double first = static_cast<double>(layout.block_count()) * problem.block_tokens;
   const double count = problem.new_tokens;
   const PassCosts& new_pass = problem.new_pass ? *problem.new_pass : problem.pass;
-  new_position_s_ = new_pass.token_position_s * (count * first + count * (count - 1) / 2);
+  new_position_s_ =
+      new_pass.PositionSeconds(problem.new_tokens, count * first + count * (count - 1) / 2);
   new_s_ = new_pass.FixedSeconds(problem.new_tokens) + new_position_s_;
   for (uint32_t source = 0; source < channel_count(); ++source) {
     uint32_t hops = 0;
@@ -73,8 +75,9 @@ RestoreTimes::Work RestoreTimes::WorkFromRow(const RecomputeCounts& counts, uint
 
 double RestoreTimes::PositionSeconds(const Work& work) const {
   const double p = problem_.block_tokens;
-  return problem_.pass.token_position_s *
-         (p * p * work.index_sum + work.block_count * (p * (p - 1) / 2));
+  const uint64_t rows = uint64_t{std::min(work.block_count, pass_blocks_)} * problem_.block_tokens;
+  return problem_.pass.PositionSeconds(
+      rows, p * p * work.index_sum + work.block_count * (p * (p - 1) / 2));
 }
 
 double RestoreTimes::FrontComputeSeconds(const Work& work) const {

@@ -73,7 +73,8 @@ class RestoreTimes {
     }
     return needed;
   }
-  // FrontSeconds if no pass waited for a load in its midst: never more, and quick to tell.
+  // FrontSeconds if no pass waited for a load in its midst: quick to tell, and no more, but for
+  // what a last short pass costs by the position.
   double FrontBound(const RecomputeCounts& counts) const;
 
  private:

@@ -114,7 +114,7 @@ TEST_F(CalibrationTest, OfManyTheOldestAreForgotten) {
 }
 
 TEST_F(CalibrationTest, DamageIsReplaced) {
-  ASSERT_TRUE(ReplaceSmallFile(path_, "{\"version\": 1, \"calibrations\": [{"));
+  ASSERT_TRUE(ReplaceSmallFile(path_, "{\"version\": 2, \"calibrations\": [{"));
   EXPECT_FALSE(FindCalibration(path_, subject_));
   ASSERT_TRUE(KeepCalibration(path_, subject_, {{.token_s = 1}}));
   EXPECT_TRUE(FindCalibration(path_, subject_));
@@ -124,7 +124,7 @@ TEST_F(CalibrationTest, NonsenseIsNone) {
   const PassFit sane = {{.pass_s = 0.001, .token_s = 0.001}};
   ASSERT_TRUE(KeepCalibration(path_, subject_, sane));
   EXPECT_TRUE(FindCalibration(path_, subject_));
-  for (const PassCosts costs : {PassCosts{}, PassCosts{.pass_s = 1}, PassCosts{.token_s = 1e-320},
+  for (const PassCosts& costs : {PassCosts{}, PassCosts{.pass_s = 1}, PassCosts{.token_s = 1e-320},
                                 PassCosts{.token_s = 1e6}, PassCosts{.pass_s = 1e6, .token_s = 1},
                                 PassCosts{.token_s = 1, .token_position_s = 1}}) {
     ASSERT_TRUE(KeepCalibration(path_, subject_, {costs}));

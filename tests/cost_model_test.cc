@@ -44,8 +44,17 @@ TEST(RobustRateTest, OneOutlierMovesItLittle) {
   EXPECT_LT(rate.value(), 1.02);
 }
 
+TEST(RobustRateTest, OddSamplesAtTheBeginningMatterLittle) {
+  RobustRate rate(2, 0.3);
+  for (const double sample : {3.0, 8.0, 1.0, 0.99, 1.01}) rate.Note(sample);
+  EXPECT_NEAR(rate.value(), 1.4, 0.1);  // half way from what it began with
+  for (const double sample : {1.0, 0.99, 1.01}) rate.Note(sample);
+  EXPECT_NEAR(rate.value(), 1, 0.05);
+}
+
 TEST(RobustRateTest, AnExactMeasurementIsLearnedExactly) {
   RobustRate rate(2);
+  for (int i = 0; i < 7; ++i) rate.Note(2);
   for (int i = 0; i < 7; ++i) rate.Note(0.5);
   EXPECT_DOUBLE_EQ(rate.value(), 0.5);
   EXPECT_EQ(rate.change_count(), 1u);
@@ -212,6 +221,29 @@ TEST(PassFitTest, OutliersDoNotDecide) {
   }
 }
 
+// As measured on a processor whose products get better with more rows.
+TEST(PassFitTest, RowsNeedNotLieOnStraightLines) {
+  const std::vector<std::pair<uint32_t, double>> measured = {
+      {1, 7.3e-3},   {4, 7.1e-3},    {16, 6.9e-3}, {32, 12.9e-3},
+      {64, 24.4e-3}, {128, 42.6e-3}, {256, 81e-3}};
+  std::vector<PassSample> samples;
+  for (const auto& [rows, seconds] : measured) {
+    for (const uint32_t first : {0, 2000}) {
+      const double positions = PositionSum(first, rows);
+      const double position_s = rows < 64 ? 1.9e-7 : 1.2e-7;
+      samples.push_back({rows, positions, seconds + position_s * positions});
+    }
+  }
+  const Result<PassFit> fit = FitPasses(samples);
+  ASSERT_TRUE(fit.ok());
+  for (const PassSample& sample : samples) {
+    EXPECT_NEAR(fit->costs.Seconds(sample.rows, sample.position_sum) / sample.seconds, 1, 0.02)
+        << sample.rows;
+  }
+  EXPECT_NEAR(fit->costs.FixedSeconds(192), (42.6e-3 + 81e-3) / 2, 3e-3);
+  EXPECT_LT(fit->spread, 0.02);
+}
+
 TEST(PassFitTest, RefusesWhatIsNoMeasurement) {
   EXPECT_FALSE(FitPasses({}).ok());
   EXPECT_FALSE(FitPasses(std::vector<PassSample>{{1, 0, 1}}).ok());
@@ -271,8 +303,12 @@ TEST(PassCostModelTest, DecodingAloneLeavesLongPassesAsTheyWere) {
 }
 
 Calibration Example(uint32_t threads) {
+  PassCosts costs = kTrue;
+  costs.fixed_factors.Add(16, 0.875);
+  costs.fixed_factors.Add(256, 1.25);
+  costs.position_factors.Add(32, 2);
   return {.subject = {.machine = "a processor \"quoted\"", .model = "0123", .threads = threads},
-          .pass = {kTrue, 0.03}};
+          .pass = {costs, 0.03}};
 }
 
 TEST(CalibrationFileTest, ReadsWhatItWrote) {
@@ -300,9 +336,9 @@ TEST(CalibrationFileTest, KeepsTheNewest) {
 TEST(CalibrationFileTest, DamageIsAnError) {
   const std::vector<Calibration> written = {Example(2)};
   const std::string text = WriteCalibrations(written);
-  for (const char* bad : {"", "{}", "[]", "null", "{\"version\":1}", "{\"version\":\"1\"}",
-                          R"({"version":2,"calibrations":[]})", R"({"version":1,"calibrations":7})",
-                          R"({"version":1,"calibrations":[{"machine":"m"}]})"}) {
+  for (const char* bad : {"", "{}", "[]", "null", "{\"version\":2}", "{\"version\":\"2\"}",
+                          R"({"version":1,"calibrations":[]})", R"({"version":2,"calibrations":7})",
+                          R"({"version":2,"calibrations":[{"machine":"m"}]})"}) {
     const auto read = ReadCalibrations(bad);
     ASSERT_FALSE(read.ok()) << bad;
     EXPECT_EQ(read.status().code(), Code::kDataLoss);
@@ -310,6 +346,9 @@ TEST(CalibrationFileTest, DamageIsAnError) {
   std::string negative = text;
   negative.replace(negative.find("\"pass_s\": "), 10, "\"pass_s\": -");
   EXPECT_FALSE(ReadCalibrations(negative).ok());
+  std::string backwards = text;  // knots are in the order of their rows
+  backwards.replace(backwards.find("\"rows\": 256"), 11, "\"rows\": 8");
+  EXPECT_FALSE(ReadCalibrations(backwards).ok());
   for (size_t length = 0; length + 2 < text.size(); ++length) {
     EXPECT_FALSE(ReadCalibrations(text.substr(0, length)).ok());
   }

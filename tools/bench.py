@@ -18,6 +18,7 @@ import tempfile
 import time
 
 import bench_layouts
+import bench_predictions
 import bench_report
 import bench_restore
 import bench_returns
@@ -27,7 +28,7 @@ from bench_contestants import ROWS, BenchError, Cairn, llama_cpp, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXTRAS = ["grpc", "durable", "tiers", "start", "scaling", "threads", "roofline"]
-LONG = ["restore", "layouts", "returns"]  # up to half an hour each, so only when named
+LONG = ["restore", "layouts", "predictions", "returns"]  # up to half an hour each, so only when named
 SCALING_CONTEXTS = (64, 256, 1024, 2048, 4096, 7800)
 SERVED = ((64, 1), (128, 8))  # context and streams
 SERVED_TOKENS = 256  # by each stream: the first and last ones are not all at the same time
@@ -260,6 +261,10 @@ def measure(options):
     if "layouts" in options.rows:
         report["layouts"] = bench_layouts.measure(cairns[-1], options.context or bench_layouts.CONTEXT,
                                                   options.bandwidths or bench_layouts.BANDWIDTHS, options.alternations, say)
+    if "predictions" in options.rows:
+        contexts = [options.context] if options.context else bench_predictions.CONTEXTS
+        report["predictions"] = bench_predictions.measure(cairns[-1], contexts, options.bandwidths or bench_predictions.BANDWIDTHS,
+                                                          options.alternations, say)
     if "returns" in options.rows:
         report["returns"] = bench_returns.measure(cairns[-1], options.alternations, say)
     if "start" in options.rows:
@@ -288,6 +293,8 @@ def show(report):
         print("\n" + bench_restore.table(report["restore"]))
     if "layouts" in report:
         print("\n" + bench_layouts.table(report["layouts"]))
+    if "predictions" in report:
+        print("\n" + bench_predictions.table(report["predictions"]))
     if "returns" in report:
         print("\n" + bench_returns.table(report["returns"]))
     if "start" in report:

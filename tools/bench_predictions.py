@@ -1,0 +1,73 @@
+"""The row `predictions` of `./cairn bench`: what Cairn predicts of its restores over what they take.
+
+For each context, bandwidth of the disk and layout the session comes back a few times. A prediction counts as good when it is
+within 10 % of what the restore took, or within what the same restore's times differ by among themselves.
+"""
+
+import contextlib
+import pathlib
+import statistics
+import tempfile
+
+from bench_layouts import LAYOUTS, WITHIN, WITHIN_GOAL, come_back, merged, spread
+from bench_report import short
+from bench_report import table as markdown
+from bench_restore import MEGABYTE, NEW, SESSION, pool_bytes, prepare, serve_copy
+from bench_tiers import fresh_ids
+
+CONTEXTS = (512, 1536, 3072, 6144)
+BANDWIDTHS = (2, 10, 35, 120, 600)
+BLOCK = 16
+
+
+def measure(cairn, contexts, bandwidths, repeat, say):
+    points = []
+    for context in contexts:
+        pool = pool_bytes(context)
+        with tempfile.TemporaryDirectory(dir=cairn.build) as folder:  # on a disk, as /tmp may not be
+            seed = pathlib.Path(folder) / "seed"
+            say(f"predictions: a session of {context:,} tokens")
+            prepare(cairn, seed, context)
+            for bandwidth in bandwidths:
+                with contextlib.ExitStack() as stack:
+                    client = serve_copy(cairn, stack, context, seed, "--host-memory", pool, "--host-blocks", "copied",
+                                        "--disk-bandwidth-limit", bandwidth * MEGABYTE)
+                    client.decode(SESSION, fresh_ids(NEW))  # everything is on the device from now on
+                    client.truncate(SESSION, context)
+                    for name, layout in LAYOUTS.items():
+                        place = merged(layout(context // BLOCK))
+                        samples = [come_back(client, context, place) for _ in range(repeat)]
+                        say(f"predictions: {context:,} tokens, {bandwidth} MB/s, {name}: predicted ÷ actual " +
+                            " ".join(f"{each['predicted'] / each['actual']:.2f}" for each in samples))
+                        points.append({"context": context, "bandwidth": bandwidth, "layout": name, "samples": samples})
+    return summarize(points)
+
+
+def summarize(points):
+    for point in points:
+        point["ratios"] = [each["predicted"] / each["actual"] for each in point["samples"]]
+        allowed = max(WITHIN, spread([each["actual"] for each in point["samples"]]))
+        point["good"] = [abs(ratio - 1) <= allowed for ratio in point["ratios"]]
+    return {"points": points}
+
+
+def table(report):
+    """A row a context, a column a bandwidth: the share of good predictions, and the ratio's median."""
+    points = report["points"]
+    bandwidths = sorted({point["bandwidth"] for point in points})
+
+    def cell(context, bandwidth):
+        chosen = [point for point in points if (point["context"], point["bandwidth"]) == (context, bandwidth)]
+        good = [each for point in chosen for each in point["good"]]
+        ratios = [each for point in chosen for each in point["ratios"]]
+        return f"{sum(good) / len(good):.0%} ({statistics.median(ratios):.2f})"
+
+    lines = [[f"{context:,} tokens", *(cell(context, bandwidth) for bandwidth in bandwidths)]
+             for context in sorted({point["context"] for point in points})]
+    good = [each for point in points for each in point["good"]]
+    share = sum(good) / len(good)
+    worst = max(points, key=lambda point: abs(statistics.median(point["ratios"]) - 1))
+    return (markdown(["good predictions (median of predicted ÷ actual)", *(f"{each} MB/s" for each in bandwidths)], lines) +
+            f"\n\n{share:.0%} of {len(good)} predictions are good (goal >= {WITHIN_GOAL:.0%}{short(share >= WITHIN_GOAL)}). The "
+            f"worst: {worst['context']:,} tokens at {worst['bandwidth']} MB/s, {worst['layout']}: "
+            f"{statistics.median(worst['ratios']):.2f}.")
