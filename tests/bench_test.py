@@ -15,6 +15,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tools")
 
 import bench
 import bench_layouts
+import bench_predictions
 import bench_report
 import bench_restore
 import bench_returns
@@ -225,6 +226,32 @@ class Layouts(unittest.TestCase):
         self.assertIn("median 0.88 (goal <= 1.05), 95 % at most 1.25 (goal <= 1.10, short)", lines[-1])
         self.assertIn("at most 2.00 (goal >= 1.3), at least 0.80 (goal >= 0.98, short)", lines[-1])
         self.assertTrue(lines[-1].endswith("100% (goal >= 95%)."))
+
+
+class Predictions(unittest.TestCase):
+    @staticmethod
+    def point(context, bandwidth, *ratios, actual=(1.0, 1.0, 1.0)):
+        return {"context": context, "bandwidth": bandwidth, "layout": "a",
+                "samples": [{"took": time, "predicted": ratio * time, "actual": time} for ratio, time in zip(ratios, actual)]}
+
+    def report(self):
+        return bench_predictions.summarize([
+            self.point(512, 10, 0.95, 1.05, 1.2), self.point(512, 60, 1, 1, 1), self.point(1536, 10, 1, 1, 1),
+            self.point(1536, 60, 0.7, 0.7, 0.7), self.point(1536, 60, 1.3, 1, 1, actual=(1.0, 1.5, 2.0))])
+
+    def test_within_a_tenth_or_the_spread_is_good(self):
+        points = self.report()["points"]
+        self.assertEqual(points[0]["good"], [True, True, False])
+        self.assertEqual(points[3]["good"], [False] * 3)
+        self.assertEqual(points[4]["good"], [True] * 3)  # the times themselves are a third off their median
+        json.dumps(self.report())
+
+    def test_table(self):
+        lines = bench_predictions.table(self.report()).splitlines()
+        self.assertEqual([[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:4]],
+                         [["512 tokens", "67% (1.05)", "100% (1.00)"], ["1,536 tokens", "100% (1.00)", "50% (0.85)"]])
+        self.assertIn("73% of 15 predictions are good (goal >= 95%, short)", lines[-1])
+        self.assertIn("The worst: 1,536 tokens at 60 MB/s, a: 0.70", lines[-1])
 
 
 class Returns(unittest.TestCase):

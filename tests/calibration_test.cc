@@ -125,8 +125,8 @@ TEST_F(CalibrationTest, NonsenseIsNone) {
   ASSERT_TRUE(KeepCalibration(path_, subject_, sane));
   EXPECT_TRUE(FindCalibration(path_, subject_));
   for (const PassCosts& costs : {PassCosts{}, PassCosts{.pass_s = 1}, PassCosts{.token_s = 1e-320},
-                                PassCosts{.token_s = 1e6}, PassCosts{.pass_s = 1e6, .token_s = 1},
-                                PassCosts{.token_s = 1, .token_position_s = 1}}) {
+                                 PassCosts{.token_s = 1e6}, PassCosts{.pass_s = 1e6, .token_s = 1},
+                                 PassCosts{.token_s = 1, .token_position_s = 1}}) {
     ASSERT_TRUE(KeepCalibration(path_, subject_, {costs}));
     EXPECT_FALSE(FindCalibration(path_, subject_));
   }

@@ -192,11 +192,12 @@ def parse_arguments(arguments):
     parser.add_argument("--alone", action="store_true", help="without llama.cpp")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="of every engine (default 2)")
     parser.add_argument("--context", type=int, metavar="TOKENS",
-                        help=f"of the session in the rows restore (default {bench_restore.CONTEXT}) and layouts "
-                        f"({bench_layouts.CONTEXT})")
+                        help=f"of the session in the rows restore (default {bench_restore.CONTEXT}), layouts "
+                        f"({bench_layouts.CONTEXT}) and predictions (" + ", ".join(map(str, bench_predictions.CONTEXTS)) + ")")
     parser.add_argument("--bandwidths", metavar="MB/S,...", type=lambda text: [int(one) for one in text.split(",")],
                         help="of the disk in the rows restore (default " + ",".join(map(str, bench_restore.BANDWIDTHS)) +
-                        ") and layouts (" + ",".join(map(str, bench_layouts.BANDWIDTHS)) + ")")
+                        "), layouts (" + ",".join(map(str, bench_layouts.BANDWIDTHS)) +
+                        ") and predictions (" + ",".join(map(str, bench_predictions.BANDWIDTHS)) + ")")
     parser.add_argument("--plot", type=pathlib.Path, metavar="FILE", help="the row restore as a picture: .png or .svg")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="everything measured, for machines")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release", help=argparse.SUPPRESS)
