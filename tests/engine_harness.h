@@ -153,8 +153,8 @@ class EngineHarness {
     core_->CheckInvariants();
   }
 
-  std::shared_ptr<RecordingSink> Decode(DecodeRequest request) {
-    auto sink = StartDecode(std::move(request));
+  std::shared_ptr<RecordingSink> Decode(const DecodeRequest& request) {
+    auto sink = StartDecode(request);
     Run();
     return sink;
   }
