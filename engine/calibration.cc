@@ -45,24 +45,25 @@ class PassTimer {
     return timer;
   }
 
-  double Once(const CalibrationPoint& point) {
+  Result<double> Once(const CalibrationPoint& point) {
     const BatchSegment segment = {.tokens = std::span(tokens_).first(point.rows),
                                   .first_position = point.first_position,
                                   .blocks = table_.data()};
     const Clock::Monotonic begin = clock_.Now();
-    model_.Forward({&segment, 1});
+    RETURN_IF_ERROR(model_.Forward({&segment, 1}).status());
     return std::chrono::duration<double>(clock_.Now() - begin).count();
   }
 
-  PassSample Measure(const CalibrationPoint& point) {
+  Result<PassSample> Measure(const CalibrationPoint& point) {
     std::array<double, kRepeats> seconds{};
     size_t count = 0;
     for (double all = 0; count < kRepeats && all < kRepeatedSecondsMax; ++count) {
-      seconds[count] = Once(point);
+      ASSIGN_OR_RETURN(seconds[count], Once(point));
       all += seconds[count];
     }
     std::sort(seconds.begin(), seconds.begin() + count);
-    return {point.rows, PositionSum(point.first_position, point.rows), seconds[count / 2]};
+    return PassSample{point.rows, PositionSum(point.first_position, point.rows),
+                      seconds[count / 2]};
   }
 
  private:
@@ -97,11 +98,12 @@ Result<PassFit> MeasurePasses(Model& model, uint32_t rows_max, uint32_t position
   const std::vector<CalibrationPoint> points = CalibrationPoints(rows_max, positions_max);
   ASSIGN_OR_RETURN(PassTimer timer, PassTimer::Create(model, points, clock));
   const double budget = std::chrono::duration<double>(time).count();
-  double spent = timer.Once(points.front());  // the first one finds nothing in the caches
+  // The first one finds nothing in the caches.
+  ASSIGN_OR_RETURN(double spent, timer.Once(points.front()));
   std::vector<PassSample> samples;
   for (const CalibrationPoint& point : points) {
     if (samples.size() >= 2 && spent + Expected(point, samples) > budget) continue;
-    samples.push_back(timer.Measure(point));
+    ASSIGN_OR_RETURN(samples.emplace_back(), timer.Measure(point));
     if (!(samples.back().seconds > 0)) {
       return Status(Code::kUnavailable, "the clock shows no time passing");
     }

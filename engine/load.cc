@@ -88,7 +88,7 @@ std::string TierLine(const char* tier, uint64_t blocks, const ModelInfo& info) {
   return line;
 }
 
-ModelInfo DescribeModel(const Model& model, const Tokenizer& tokenizer, const Digest& fingerprint,
+ModelInfo DescribeModel(Model& model, const Tokenizer& tokenizer, const Digest& fingerprint,
                         const EngineConfig& config) {
   const ModelConfig& shape = model.config();
   const KvLayout& layout = model.kv_layout();
@@ -99,7 +99,7 @@ ModelInfo DescribeModel(const Model& model, const Tokenizer& tokenizer, const Di
           .context_length = static_cast<int32_t>(config.context_length),
           .vocabulary_size = static_cast<int32_t>(shape.vocabulary_size),
           .fingerprint = fingerprint.ToHex(),
-          .backend = "cpu",
+          .backend = model.device().info().backend,
           .arithmetic = layout.arithmetic,
           .layer_count = static_cast<int32_t>(layout.layer_count),
           .kv_head_count = static_cast<int32_t>(layout.kv_head_count),
@@ -204,6 +204,13 @@ constexpr const char* kBuild = ", not optimized";
 constexpr const char* kBuild = "";
 #endif
 
+Result<Backend> MakeBackend(const LoadOptions& options) {
+  if (options.make_backend) return options.make_backend();
+  const uint32_t threads = options.thread_count > 0 ? options.thread_count : UsableProcessors();
+  return MakeCpuBackend(
+      {.thread_count = threads, .mode = options.mode, .instruction_set = options.instruction_set});
+}
+
 // What passes cost. Nothing when it cannot be found out, which is a warning.
 std::optional<PassFit> CalibratePasses(const LoadOptions& options, Model& model,
                                        const ModelInfo& info, const EngineConfig& config,
@@ -289,10 +296,7 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
   Result<std::unique_ptr<ChatTemplate>> chat_template =
       ChatTemplate::Detect(vocabulary.chat_template, *tokenizer);
 
-  const uint32_t threads = options.thread_count > 0 ? options.thread_count : UsableProcessors();
-  ASSIGN_OR_RETURN(Backend backend, MakeCpuBackend({.thread_count = threads,
-                                                    .mode = options.mode,
-                                                    .instruction_set = options.instruction_set}));
+  ASSIGN_OR_RETURN(Backend backend, MakeBackend(options));
   const DeviceInfo device = backend.device->info();
   const ModelLimits limits = {.context_length = config.context_length,
                               .block_tokens = options.block_tokens,

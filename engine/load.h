@@ -13,6 +13,7 @@
 #include "engine/engine_config.h"
 #include "engine/engine_parts.h"
 #include "engine/restore_strategy.h"
+#include "kernels/backend.h"
 #include "kernels/kv_layout.h"
 #include "kernels/ops.h"
 #include "offload/restore_plan.h"
@@ -25,6 +26,8 @@ namespace cairn {
 using SpillOpener = std::function<Result<std::unique_ptr<SpillStore>>(
     const Digest& fingerprint, const KvLayout& layout, std::function<void()> wake)>;
 
+using BackendMaker = std::function<Result<Backend>()>;
+
 // Whether passes are measured (engine/calibration.h): never, so that restores are planned by what
 // is learned meanwhile; unless an earlier process left it beside the model file; or in any case.
 enum class Calibrate { kNever, kOnce, kAnew };
@@ -34,6 +37,7 @@ struct LoadOptions {
   uint32_t thread_count = 0;  // compute threads; 0: one a processor that this process may use
   ComputeMode mode = ComputeMode::kExact;
   std::optional<std::string> instruction_set;
+  BackendMaker make_backend;         // empty: the CPU backend, with these three
   uint64_t device_memory_bytes = 0;  // of the block pool; 0: fits the machine
   uint64_t host_memory_bytes = 0;    // of the host pool; 0: there is none
   bool host_in_place = true;         // OffloadConfig has the meaning

@@ -8,6 +8,15 @@
 #include "engine/rope.h"
 
 namespace cairn {
+namespace {
+
+// Every part of a buffer starts on a cache line.
+constexpr size_t PaddedCount(size_t float_count) {
+  constexpr size_t kLineFloats = 64 / sizeof(float);
+  return (float_count + kLineFloats - 1) / kLineFloats * kLineFloats;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backend backend,
                                              const ModelLimits& limits,
@@ -16,7 +25,16 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backe
   std::unique_ptr<Model> model(new Model(checkpoint, std::move(backend), limits));
   ASSIGN_OR_RETURN(model->stream_, model->device().NewStream(StreamUse::kCompute));
   RETURN_IF_ERROR(model->PackWeights(checkpoint, progress));
+  RETURN_IF_ERROR(model->SendConstants(checkpoint));
   RETURN_IF_ERROR(model->AllocateActivations());
+  const uint32_t block_tokens = limits.block_tokens;
+  ASSIGN_OR_RETURN(
+      model->batch_,
+      model->backend_.ops->NewBatch(
+          {.rows_max = limits.rows_max,
+           .contexts_max = limits.logits_max,
+           .context_blocks_max = (limits.context_length + block_tokens - 1) / block_tokens,
+           .block_tokens = block_tokens}));
   return model;
 }
 
@@ -28,8 +46,6 @@ Model::Model(const Checkpoint& checkpoint, Backend backend, const ModelLimits& l
              .block_tokens = limits.block_tokens,
              .type = KvType::kF16,
              .arithmetic = backend_.arithmetic};
-  cos_sin_ =
-      RopeCosSin(config_, limits.context_length, ContextExtension(config_, limits.context_length));
 }
 
 Status Model::PackWeights(const Checkpoint& checkpoint, void (*progress)(double share)) {
@@ -41,11 +57,8 @@ Status Model::PackWeights(const Checkpoint& checkpoint, void (*progress)(double 
   };
   RETURN_IF_ERROR(pack(checkpoint.embedding(), embedding_));
   if (!checkpoint.tied_output()) RETURN_IF_ERROR(pack(checkpoint.output(), untied_output_));
-  output_norm_ = checkpoint.output_norm();
   for (const LayerWeights& source : checkpoint.layers()) {
     Layer& layer = layers_.emplace_back();
-    layer.attn_norm = source.attn_norm;
-    layer.ffn_norm = source.ffn_norm;
     RETURN_IF_ERROR(pack(source.q, layer.q));
     RETURN_IF_ERROR(pack(source.k, layer.k));
     RETURN_IF_ERROR(pack(source.v, layer.v));
@@ -56,6 +69,28 @@ Status Model::PackWeights(const Checkpoint& checkpoint, void (*progress)(double 
     if (progress != nullptr) progress(double(layers_.size()) / config_.layer_count);
   }
   return Status();
+}
+
+// The rotation table and the gains of the norms.
+Status Model::SendConstants(const Checkpoint& checkpoint) {
+  const std::vector<float> cos_sin = RopeCosSin(config_, limits_.context_length,
+                                                ContextExtension(config_, limits_.context_length));
+  std::vector<std::pair<const float**, const std::vector<float>*>> parts = {
+      {&cos_sin_, &cos_sin}, {&output_norm_, &checkpoint.output_norm()}};
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    parts.emplace_back(&layers_[i].attn_norm, &checkpoint.layers()[i].attn_norm);
+    parts.emplace_back(&layers_[i].ffn_norm, &checkpoint.layers()[i].ffn_norm);
+  }
+  size_t total = 0;
+  for (const auto& [pointer, values] : parts) total += PaddedCount(values->size());
+  ASSIGN_OR_RETURN(constants_, device().Allocate(total * sizeof(float)));
+  float* next = reinterpret_cast<float*>(constants_->data());
+  for (const auto& [pointer, values] : parts) {
+    stream_->Copy(next, values->data(), values->size() * sizeof(float));
+    *pointer = next;
+    next += PaddedCount(values->size());
+  }
+  return stream_->Synchronize();
 }
 
 Status Model::AllocateActivations() {
@@ -73,18 +108,17 @@ Status Model::AllocateActivations() {
       {&up_, rows * config_.ffn_width},
       {&logits_, size_t{limits_.logits_max} * config_.vocabulary_size},
   }};
-  constexpr size_t kLineFloats = 64 / sizeof(float);  // every part starts on a cache line
-  const auto padded = [](size_t count) {
-    return (count + kLineFloats - 1) / kLineFloats * kLineFloats;
-  };
   size_t total = 0;
-  for (const auto& [pointer, count] : parts) total += padded(count);
+  for (const auto& [pointer, count] : parts) total += PaddedCount(count);
   ASSIGN_OR_RETURN(activations_, device().Allocate(total * sizeof(float)));
   float* next = reinterpret_cast<float*>(activations_->data());
   for (const auto& [pointer, count] : parts) {
     *pointer = next;
-    next += padded(count);
+    next += PaddedCount(count);
   }
+  if (device().info().host_addressable) return Status();
+  const size_t logits_bytes = size_t{limits_.logits_max} * config_.vocabulary_size * sizeof(float);
+  ASSIGN_OR_RETURN(host_logits_, device().AllocateHost(logits_bytes));
   return Status();
 }
 
@@ -93,7 +127,7 @@ Status Model::AllocateActivations() {
 void Model::PlaceRows(const BatchSegment& segment, size_t begin, size_t end) {
   if (begin == end) return;
   const uint32_t first_position = segment.first_position + static_cast<uint32_t>(begin);
-  rows_.segments.push_back({.first_row = rows_.count,
+  rows_.segments.push_back({.first_row = rows_.count(),
                             .row_count = static_cast<uint32_t>(end - begin),
                             .first_position = first_position,
                             .blocks = segment.blocks});
@@ -101,80 +135,74 @@ void Model::PlaceRows(const BatchSegment& segment, size_t begin, size_t end) {
     const uint32_t position = segment.first_position + static_cast<uint32_t>(i);
     CHECK(position < limits_.context_length);
     std::byte* block = segment.write_kv ? segment.blocks[position / layout_.block_tokens] : nullptr;
-    rows_.tokens.push_back(segment.tokens[i]);
-    rows_.places.push_back({.position = position, .block = block});
-    ++rows_.count;
+    rows_.rows.push_back({.token = segment.tokens[i], .position = position, .block = block});
   }
 }
 
 void Model::Arrange(std::span<const BatchSegment> segments) {
-  rows_.tokens.clear();
-  rows_.places.clear();
+  rows_.rows.clear();
   rows_.segments.clear();
-  rows_.count = 0;
   for (const BatchSegment& segment : segments) {
     CHECK(!segment.tokens.empty());
     if (segment.want_logits) PlaceRows(segment, segment.tokens.size() - 1, segment.tokens.size());
   }
-  rows_.logits_count = rows_.count;
-  rows_.logits_segment_count = rows_.segments.size();
+  rows_.logits_count = rows_.count();
+  rows_.logits_segment_count = static_cast<uint32_t>(rows_.segments.size());
   for (const BatchSegment& segment : segments) {
     PlaceRows(segment, 0, segment.tokens.size() - (segment.want_logits ? 1 : 0));
   }
-  CHECK(rows_.count <= limits_.rows_max && rows_.logits_count <= limits_.logits_max);
+  CHECK(rows_.count() <= limits_.rows_max && rows_.logits_count <= limits_.logits_max);
+  batch_->Set(rows_.rows, rows_.segments, *stream_);
 }
 
-std::span<const float> Model::Forward(std::span<const BatchSegment> segments) {
+Result<std::span<const float>> Model::Forward(std::span<const BatchSegment> segments) {
   Arrange(segments);
   Ops& ops = *backend_.ops;
-  ops.Embed({.table = embedding_.get(),
-             .tokens = rows_.tokens.data(),
-             .out = x_,
-             .row_count = rows_.count},
-            *stream_);
+  ops.Embed({.table = embedding_.get(), .batch = batch_.get(), .out = x_}, *stream_);
   const float* delta = nullptr;  // what the layer before adds to the residual stream
-  uint32_t row_count = rows_.count;
+  uint32_t row_count = rows_.count();
   for (uint32_t index = 0; index < config_.layer_count; ++index) {
     const Layer& layer = layers_[index];
-    ops.RmsNorm({.x = x_,
-                 .delta = delta,
-                 .gain = layer.attn_norm.data(),
-                 .out = h_,
-                 .row_count = row_count,
-                 .width = config_.width,
-                 .epsilon = config_.rms_epsilon},
-                *stream_);
+    Normalize(delta, layer.attn_norm, row_count);
     // Of the last layer only K and V matter, except to the rows that want logits: they are first.
     const bool last = index + 1 == config_.layer_count;
     const uint32_t rows_after = last ? rows_.logits_count : row_count;
     Attend(layer, index, row_count);
     row_count = rows_after;
     if (row_count == 0) break;
-    ops.RmsNorm({.x = x_,
-                 .delta = h_,
-                 .gain = layer.ffn_norm.data(),
-                 .out = h_,
-                 .row_count = row_count,
-                 .width = config_.width,
-                 .epsilon = config_.rms_epsilon},
-                *stream_);
+    Normalize(h_, layer.ffn_norm, row_count);
     FeedForward(layer, row_count);
     delta = h_;
   }
   if (rows_.logits_count > 0) {
-    ops.RmsNorm({.x = x_,
-                 .delta = h_,
-                 .gain = output_norm_.data(),
-                 .out = h_,
-                 .row_count = rows_.logits_count,
-                 .width = config_.width,
-                 .epsilon = config_.rms_epsilon},
-                *stream_);
+    Normalize(h_, output_norm_, rows_.logits_count);
     const MatMulOutput output = {untied_output_ ? untied_output_.get() : embedding_.get(), logits_};
     ops.MatMul({.x = h_, .row_count = rows_.logits_count, .outputs = {&output, 1}}, *stream_);
   }
-  CHECK(stream_->Synchronize().ok());
-  return {logits_, size_t{rows_.logits_count} * config_.vocabulary_size};
+  return TakeLogits();
+}
+
+Result<std::span<const float>> Model::TakeLogits() {
+  const size_t count = size_t{rows_.logits_count} * config_.vocabulary_size;
+  const float* logits = logits_;
+  if (host_logits_ != nullptr) {
+    logits = reinterpret_cast<const float*>(host_logits_->data());
+    stream_->Copy(host_logits_->data(), logits_, count * sizeof(float));
+  }
+  RETURN_IF_ERROR(stream_->Synchronize());
+  return std::span(logits, count);
+}
+
+// Adds delta to x_, unless it is null, and puts the normalised rows into h_.
+void Model::Normalize(const float* delta, const float* gain, uint32_t row_count) {
+  backend_.ops->RmsNorm({.x = x_,
+                         .delta = delta,
+                         .gain = gain,
+                         .out = h_,
+                         .row_count = row_count,
+                         .width = config_.width,
+                         .epsilon = config_.rms_epsilon},
+                        *stream_);
 }
 
 // h_ in: normalised input of all rows. h_ out: what attention adds, for the rows that go on.
@@ -188,11 +216,10 @@ void Model::Attend(const Layer& layer, uint32_t index, uint32_t row_count) {
   ops.RopeWriteKv({.q = q_,
                    .k = k_,
                    .v = v_,
-                   .cos_sin = cos_sin_.data(),
-                   .places = rows_.places.data(),
+                   .cos_sin = cos_sin_,
+                   .batch = batch_.get(),
                    .layout = &layout_,
                    .layer = index,
-                   .row_count = row_count,
                    .head_count = config_.head_count,
                    .rotary_dim = config_.rope_dim,
                    .q_scale = static_cast<float>(1.0 / std::sqrt(double(config_.head_dim)))},
@@ -200,11 +227,11 @@ void Model::Attend(const Layer& layer, uint32_t index, uint32_t row_count) {
   const bool last = index + 1 == config_.layer_count;
   const uint32_t rows_after = last ? rows_.logits_count : row_count;
   if (rows_after == 0) return;
-  std::span<const AttentionSegment> segments = rows_.segments;
-  if (last) segments = segments.first(rows_.logits_segment_count);
+  const auto segment_count = static_cast<uint32_t>(rows_.segments.size());
   ops.PagedAttention({.q = q_,
                       .out = attended_,
-                      .segments = segments,
+                      .batch = batch_.get(),
+                      .segment_count = last ? rows_.logits_segment_count : segment_count,
                       .layout = &layout_,
                       .layer = index,
                       .head_count = config_.head_count},

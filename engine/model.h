@@ -1,6 +1,7 @@
 // The forward pass of the `llama` architecture over a ragged batch of rows (Touvron et al. 2023),
 // in the order of the paper. Weights are packed into the backend's layout once; the file's pages
-// are not needed afterwards.
+// are not needed afterwards. Everything that the operations use lies in the device's memory; what
+// the host says of a batch crosses once a pass, and logits come back at its end.
 // Threads: the engine thread only.
 #pragma once
 
@@ -41,8 +42,9 @@ class Model {
                                                void (*progress)(double share));
 
   // Runs the batch, writes K and V of its rows, and gives [segments that want logits][vocabulary]
-  // in the order of the segments. Valid until the next Forward.
-  std::span<const float> Forward(std::span<const BatchSegment> segments);
+  // in the order of the segments, in the host's memory. Valid until the next Forward. A Status is
+  // what the device says of work that it could not do: then K and V of the rows are not to be used.
+  Result<std::span<const float>> Forward(std::span<const BatchSegment> segments);
 
   const KvLayout& kv_layout() const { return layout_; }
   const ModelConfig& config() const { return config_; }
@@ -52,24 +54,28 @@ class Model {
 
  private:
   struct Layer {
-    std::vector<float> attn_norm, ffn_norm;
+    const float* attn_norm = nullptr;  // of constants_, as is the next
+    const float* ffn_norm = nullptr;
     std::unique_ptr<Weight> q, k, v, o, gate, up, down;
   };
   // The rows of a batch as the operations want them: those with logits first.
   struct Rows {
-    std::vector<uint32_t> tokens;
-    std::vector<RowPlace> places;
+    std::vector<BatchRow> rows;
     std::vector<AttentionSegment> segments;
-    uint32_t count = 0;
     uint32_t logits_count = 0;
-    size_t logits_segment_count = 0;
+    uint32_t logits_segment_count = 0;
+
+    uint32_t count() const { return static_cast<uint32_t>(rows.size()); }
   };
 
   Model(const Checkpoint& checkpoint, Backend backend, const ModelLimits& limits);
   Status PackWeights(const Checkpoint& checkpoint, void (*progress)(double share));
+  Status SendConstants(const Checkpoint& checkpoint);
   Status AllocateActivations();
   void Arrange(std::span<const BatchSegment> segments);
   void PlaceRows(const BatchSegment& segment, size_t begin, size_t end);
+  void Normalize(const float* delta, const float* gain, uint32_t row_count);
+  Result<std::span<const float>> TakeLogits();
   void Attend(const Layer& layer, uint32_t index, uint32_t row_count);
   void FeedForward(const Layer& layer, uint32_t row_count);
 
@@ -81,10 +87,12 @@ class Model {
 
   std::unique_ptr<Weight> embedding_;
   std::unique_ptr<Weight> untied_output_;  // null: the embedding is the output matrix too
-  std::vector<float> output_norm_;
   std::vector<Layer> layers_;
-  std::vector<float> cos_sin_;
   size_t weight_bytes_ = 0;
+
+  std::unique_ptr<Buffer> constants_;
+  const float* output_norm_ = nullptr;  // [width]
+  const float* cos_sin_ = nullptr;      // [position, rope_dim / 2, 2]
 
   std::unique_ptr<Buffer> activations_;
   float* x_ = nullptr;         // [rows, width]: the residual stream
@@ -96,7 +104,9 @@ class Model {
   float* gate_ = nullptr;      // [rows, ffn_width]
   float* up_ = nullptr;        // [rows, ffn_width]
   float* logits_ = nullptr;    // [logits_max, vocabulary]
+  std::unique_ptr<Buffer> host_logits_;  // where the host reads them; null: where they are
   Rows rows_;
+  std::unique_ptr<Batch> batch_;  // of rows_
 };
 
 }  // namespace cairn

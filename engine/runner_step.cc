@@ -123,7 +123,9 @@ std::span<const float> Runner::Compute(const std::vector<Work>& works) {
                            .want_logits = true});
     }
   }
-  return model_.Forward(segments_);
+  const Result<std::span<const float>> logits = model_.Forward(segments_);
+  CHECK(logits.ok());
+  return *logits;
 }
 
 void Runner::Commit(const std::vector<Work>& works, std::span<const float> logits) {

@@ -60,6 +60,7 @@ struct DeviceInfo {
   uint32_t thread_count = 0;       // compute threads, the caller of an op included
   uint64_t memory_bytes = 0;       // in all
   bool reads_host_memory = false;  // its operations take addresses from AllocateHost as well
+  bool host_addressable = false;   // threads of the host may touch addresses from Allocate
 };
 
 class Device {

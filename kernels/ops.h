@@ -7,8 +7,11 @@
 // threads.
 //
 // All matrices are row-major float32 unless said otherwise; `row_count` rows are rows of the batch.
-// Pointers must stay valid until the stream has done the work. Shapes are the caller's duty
-// (CHECK). Threads: an Ops and the compute Stream given to it belong to one thread at a time.
+// Pointers are device addresses unless said otherwise, and what they point to must stay valid until
+// the stream has done the work. The structs themselves and the arrays that their spans name are the
+// host's, and are read before the call returns. Shapes are the caller's duty (CHECK). An operation
+// that fails says so when its stream is synchronized. Threads: an Ops, its Batches and the compute
+// Stream given to it belong to one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -60,8 +63,8 @@ constexpr TensorTypeTraits TraitsOf(TensorType type) {
   return {"?", 1, 1};
 }
 
-// A matrix as the file has it: `rows` outputs of `cols` inputs each, row after row. In Q4 groups
-// the low nibble of byte i is element i and the high nibble element i + 16.
+// A matrix as the file has it, in the host's memory: `rows` outputs of `cols` inputs each, row
+// after row. In Q4 groups the low nibble of byte i is element i and the high nibble element i + 16.
 struct MatrixView {
   TensorType type;
   uint32_t rows;
@@ -78,12 +81,59 @@ class Weight {
   virtual size_t size_bytes() const = 0;
 };
 
-// out[r] = table row tokens[r], as float32.
+// One row of a batch: its token, its position, and the block that takes its K and V.
+struct BatchRow {
+  uint32_t token;  // below the rows of the embedding table
+  uint32_t position;
+  std::byte* block;  // null: K and V of this position are in place already; write nothing
+};
+
+// A run of rows at consecutive positions of one sequence. Row first_row + i stands at
+// first_position + i and attends to positions 0 .. first_position + i.
+struct AttentionSegment {
+  uint32_t first_row;
+  uint32_t row_count;
+  uint32_t first_position;
+  // In the host's memory: the address of every block from position 0; any memory the backend reads.
+  const std::byte* const* blocks;
+};
+
+// What all operations of one pass share: which rows, and which blocks they attend to. It crosses to
+// the device once a pass, to addresses that stay the same for as long as the Batch lives.
+class Batch {
+ public:
+  virtual ~Batch() = default;
+
+  // From now on the batch is this one, for operations on `stream`. The arrays, the host's, stay as
+  // they are until the next Set.
+  void Set(std::span<const BatchRow> rows, std::span<const AttentionSegment> segments,
+           Stream& stream) {
+    rows_ = rows;
+    segments_ = segments;
+    Send(stream);
+  }
+  std::span<const BatchRow> rows() const { return rows_; }
+  std::span<const AttentionSegment> segments() const { return segments_; }
+
+ private:
+  virtual void Send(Stream& /*stream*/) {}  // nothing to do where host memory plays the device
+
+  std::span<const BatchRow> rows_;
+  std::span<const AttentionSegment> segments_;
+};
+
+struct BatchLimits {
+  uint32_t rows_max = 0;            // and segments, which have at least one row each
+  uint32_t contexts_max = 0;        // different tables of blocks
+  uint32_t context_blocks_max = 0;  // of one table
+  uint32_t block_tokens = 0;
+};
+
+// out[r] = the table row of row r's token, as float32, for all rows of the batch.
 struct EmbedArgs {
   const Weight* table;
-  const uint32_t* tokens;  // each below table->rows()
-  float* out;              // [row_count, table->cols()]
-  uint32_t row_count;
+  const Batch* batch;
+  float* out;  // [row_count, table->cols()]
 };
 
 // x += delta (unless delta is null), then out = x * gain / rms(x), row by row, where
@@ -110,37 +160,20 @@ struct MatMulArgs {
   std::span<const MatMulOutput> outputs;  // at most 4, all with the same cols
 };
 
-// Where one row stands: its position, and the block that takes its K and V.
-struct RowPlace {
-  uint32_t position;
-  std::byte* block;  // null: K and V of this position are in place already; write nothing
-};
-
 // Rotates q and k by position (RoPE, Su et al. 2021; adjacent pairs, as the llama architecture has
 // it), multiplies q by q_scale, and writes k and v as f16 into each row's block at
-// position % block_tokens.
+// position % block_tokens; for all rows of the batch.
 struct RopeWriteKvArgs {
-  float* q;                // [row_count, head_count, head_dim], in place
-  const float* k;          // [row_count, kv_head_count, head_dim]
-  const float* v;          // [row_count, kv_head_count, head_dim]
-  const float* cos_sin;    // [position, rotary_dim / 2, 2]
-  const RowPlace* places;  // [row_count]
-  const KvLayout* layout;
+  float* q;              // [row_count, head_count, head_dim], in place
+  const float* k;        // [row_count, kv_head_count, head_dim]
+  const float* v;        // [row_count, kv_head_count, head_dim]
+  const float* cos_sin;  // [position, rotary_dim / 2, 2]
+  const Batch* batch;
+  const KvLayout* layout;  // the host's
   uint32_t layer;
-  uint32_t row_count;
   uint32_t head_count;
   uint32_t rotary_dim;  // even, at most head_dim; the rest is passed through
   float q_scale;        // 1 / sqrt(head_dim)
-};
-
-// A run of rows at consecutive positions of one sequence. Row first_row + i stands at
-// first_position + i and attends to positions 0 .. first_position + i.
-struct AttentionSegment {
-  uint32_t first_row;
-  uint32_t row_count;
-  uint32_t first_position;
-  const std::byte* const*
-      blocks;  // address of every block from position 0; any memory the backend reads
 };
 
 // Causal attention over paged K and V (PagedAttention: Kwon et al. 2023). `q` is already scaled.
@@ -148,8 +181,10 @@ struct AttentionSegment {
 struct PagedAttentionArgs {
   const float* q;  // [rows, head_count, head_dim]
   float* out;      // [rows, head_count, head_dim]
-  std::span<const AttentionSegment> segments;
-  const KvLayout* layout;
+  const Batch* batch;
+  uint32_t
+      segment_count;  // the first so many of the batch; the rows of the others stay as they are
+  const KvLayout* layout;  // the host's
   uint32_t layer;
   uint32_t head_count;
 };
@@ -170,6 +205,8 @@ class Ops {
   // Takes a copy in the backend's layout; `view` is not needed afterwards. kInvalidArgument for a
   // shape that the backend cannot take.
   virtual Result<std::unique_ptr<Weight>> Pack(const MatrixView& view) = 0;
+  // Takes the memory for a batch within the limits at once. Ends before the Ops does.
+  virtual Result<std::unique_ptr<Batch>> NewBatch(const BatchLimits& limits) = 0;
 
   virtual void Embed(const EmbedArgs& args, Stream& stream) = 0;
   virtual void RmsNorm(const RmsNormArgs& args, Stream& stream) = 0;

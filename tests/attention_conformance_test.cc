@@ -12,6 +12,7 @@
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/attention_plan.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/thread_pool.h"
 #include "tests/attention_cache.h"
 #include "tests/reference_ops.h"
@@ -69,7 +70,17 @@ std::vector<float> RunSegments(const Implementation& implementation, const Heads
                                const std::vector<AttentionSegment>& segments, ThreadPool& pool) {
   std::vector<float> out(q.size(), std::nanf(""));
   const KvLayout layout = LayoutOf(heads);
-  implementation.run({q.data(), out.data(), segments, &layout, kLayer, heads.head_count()}, pool);
+  CpuComputeStream stream;
+  Batch batch;
+  batch.Set({}, segments, stream);
+  implementation.run({.q = q.data(),
+                      .out = out.data(),
+                      .batch = &batch,
+                      .segment_count = static_cast<uint32_t>(segments.size()),
+                      .layout = &layout,
+                      .layer = kLayer,
+                      .head_count = heads.head_count()},
+                     pool);
   return out;
 }
 

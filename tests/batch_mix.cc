@@ -225,8 +225,7 @@ void MixComparison::ReadBlocks(EngineHarness& harness, const std::vector<uint32_
   while (std::ranges::any_of(holds, is_loading)) harness.blocks().Poll();
   for (const Hold& hold : holds) {
     if (!hold || !hold.is_ready()) continue;
-    const Digest bytes =
-        DigestOf(std::span(hold.address(), harness.blocks().layout().block_bytes()));
+    const Digest bytes = DigestOf(harness.BytesOf(hold));
     const auto [known, fresh] = digests_.emplace(hold.key(), bytes);
     EXPECT_EQ(known->second, bytes) << "a block's bytes depend on how it was computed";
     compared_blocks_ += !fresh;

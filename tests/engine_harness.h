@@ -57,6 +57,7 @@ struct HarnessOptions {
   bool host_in_place = true;
   SpillOpener open_spill;
   RestoreStrategyMaker make_restores;
+  BackendMaker make_backend;     // empty: the CPU's
   const Clock* clock = nullptr;  // null: the system's; outlives the harness
 };
 
@@ -82,7 +83,8 @@ class EngineHarness {
     load.thread_count = options.threads;
     load.mode = options.mode;
     load.instruction_set = options.instruction_set;
-    load.verify_duplicate_blocks = true;
+    load.make_backend = options.make_backend;
+    load.verify_duplicate_blocks = !options.make_backend;  // needs memory that the host can read
     load.engine.prefill_chunk = options.prefill_chunk;
     load.engine.concurrent_max = options.concurrent_max;
     load.device_memory_bytes = options.device_blocks * BlockBytes(path);
@@ -97,6 +99,7 @@ class EngineHarness {
     }
     config_ = loaded->config;
     blocks_ = loaded->parts.blocks.get();
+    device_ = &loaded->parts.model->device();
     fingerprint_ = loaded->parts.fingerprint;
     core_ = std::make_unique<EngineCore>(std::move(loaded->parts), config_, clock_, 42);
   }
@@ -106,6 +109,16 @@ class EngineHarness {
   const EngineConfig& config() const { return config_; }
   BlockKey root(const std::string& salt = "") const {
     return RootKey(fingerprint_, blocks_->layout().Id(), salt);
+  }
+
+  // Of a block that is there, wherever it is.
+  std::vector<std::byte> BytesOf(const Hold& hold) {
+    std::vector<std::byte> bytes(blocks_->layout().block_bytes());
+    const std::unique_ptr<Stream> stream = *device_->NewStream(StreamUse::kCopy);
+    stream->Wait(hold.ready());
+    stream->Copy(bytes.data(), hold.address(), bytes.size());
+    EXPECT_TRUE(stream->Synchronize().ok());
+    return bytes;
   }
 
   SequenceId NextId() { return SequenceId(next_id_++); }
@@ -178,6 +191,7 @@ class EngineHarness {
   EngineConfig config_;
   Digest fingerprint_;
   BlockStore* blocks_ = nullptr;
+  Device* device_ = nullptr;
   std::unique_ptr<EngineCore> core_;
   uint64_t next_id_ = 0;
 };

@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,18 @@ class KernelConformance : public testing::TestWithParam<reference::BackendCase> 
   struct Instance {
     Instance(const reference::BackendCase& backend, uint32_t thread_count)
         : parts(reference::MakeBackend(backend, thread_count)),
-          stream(*parts.device->NewStream(StreamUse::kCompute)) {}
+          stream(*parts.device->NewStream(StreamUse::kCompute)),
+          batch(*parts.ops->NewBatch({.rows_max = kRowCountMax})) {}
     Ops& ops() { return *parts.ops; }
+    const Batch& SetBatch(std::span<const BatchRow> rows,
+                          std::span<const AttentionSegment> segments) {
+      batch->Set(rows, segments, *stream);
+      return *batch;
+    }
 
     Backend parts;
     std::unique_ptr<Stream> stream;
+    std::unique_ptr<Batch> batch;
   };
 
   void SetUp() override {

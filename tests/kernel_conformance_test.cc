@@ -22,14 +22,15 @@ TEST_P(KernelConformance, EmbedReadsRowsOfThePackedTable) {
     const auto matrix = reference::RandomMatrix(type, kRows, kCols, rng);
     const reference::Decoded decoded = reference::Decode(matrix);
     const auto table = *first().ops().Pack(matrix.view());
-    std::vector<uint32_t> tokens;
+    std::vector<BatchRow> rows;
     for (uint32_t i = 0; i < kRowCount; ++i)
-      tokens.push_back(static_cast<uint32_t>(rng.Below(kRows)));
+      rows.push_back({.token = static_cast<uint32_t>(rng.Below(kRows))});
     for (const auto& instance : instances_) {
       std::vector<float> out(kRowCount * kCols);
-      instance->ops().Embed({table.get(), tokens.data(), out.data(), kRowCount}, *instance->stream);
+      const Batch& batch = instance->SetBatch(rows, {});
+      instance->ops().Embed({table.get(), &batch, out.data()}, *instance->stream);
       for (size_t i = 0; i < out.size(); ++i) {
-        const size_t element = tokens[i / kCols] * kCols + i % kCols;
+        const size_t element = rows[i / kCols].token * kCols + i % kCols;
         // A product and, for 4-bit types, a sum are rounded; the others are exact.
         const bool is_exact = type != TensorType::kQ4_0 && type != TensorType::kQ4_1;
         const double bound = is_exact ? 0 : 2 * kUlp * decoded.magnitudes[element];

@@ -63,7 +63,7 @@ class LogitsTool {
                             .first_position = run.begin,
                             .blocks = blocks.addresses()});
       }
-      parts_.model->Forward(segments);
+      CHECK(parts_.model->Forward(segments).ok());
       for (const PositionRange& run : runs) blocks.Written(run, tokens, Clock::Monotonic());
     }
   }
@@ -78,7 +78,7 @@ class LogitsTool {
                           .write_kv = false,
                           .want_logits = true});
       if (segments.size() < config_.concurrent_max && position + 1 < tokens.size()) continue;
-      const std::span<const float> logits = parts_.model->Forward(segments);
+      const std::span<const float> logits = *parts_.model->Forward(segments);
       CHECK(std::fwrite(logits.data(), sizeof(float), logits.size(), stdout) == logits.size());
       segments.clear();
     }

@@ -50,19 +50,18 @@ class RopeConformance : public KernelConformance {
 
   // Runs rows [begin, end) of the case; row 5 writes no block.
   void Run(Instance& instance, const RopeCase& c, uint32_t begin, uint32_t end, State& state) {
-    std::vector<RowPlace> places;
+    std::vector<BatchRow> rows;
     for (uint32_t row = begin; row < end; ++row) {
       std::byte* const block = &state.blocks[row * layout_.block_bytes()];
-      places.push_back({positions_[row], row == 5 ? nullptr : block});
+      rows.push_back({.position = positions_[row], .block = row == 5 ? nullptr : block});
     }
     instance.ops().RopeWriteKv({.q = &state.q[begin * size_t{c.head_count} * c.head_dim],
                                 .k = &k_[begin * size_t{c.kv_head_count} * c.head_dim],
                                 .v = &v_[begin * size_t{c.kv_head_count} * c.head_dim],
                                 .cos_sin = cos_sin_.data(),
-                                .places = places.data(),
+                                .batch = &instance.SetBatch(rows, {}),
                                 .layout = &layout_,
                                 .layer = kLayer,
-                                .row_count = end - begin,
                                 .head_count = c.head_count,
                                 .rotary_dim = c.rotary_dim,
                                 .q_scale = 0.3f},

@@ -151,6 +151,7 @@ class Run {
   void MergeSpans(const MergeTask& merge) const;
 
   const PagedAttentionArgs& args_;
+  const std::span<const AttentionSegment> segments_;
   const AttentionKernels& kernels_;
   ThreadPool& pool_;
   AttentionShape shape_{};
@@ -165,7 +166,10 @@ class Run {
 };
 
 Run::Run(const PagedAttentionArgs& args, const AttentionKernels& kernels, ThreadPool& pool)
-    : args_(args), kernels_(kernels), pool_(pool) {
+    : args_(args),
+      segments_(args.batch->segments().first(args.segment_count)),
+      kernels_(kernels),
+      pool_(pool) {
   const KvLayout& layout = *args.layout;
   CHECK(layout.type == KvType::kF16);
   CHECK(layout.head_dim % 8 == 0 && layout.head_dim > 0 && layout.head_dim <= kHeadDimMax);
@@ -173,7 +177,7 @@ Run::Run(const PagedAttentionArgs& args, const AttentionKernels& kernels, Thread
   CHECK(kAttentionSpan % layout.block_tokens == 0);  // hence a power of two
   CHECK(layout.kv_head_count > 0 && args.head_count % layout.kv_head_count == 0);
   CHECK(args.head_count > 0 && args.layer < layout.layer_count);
-  for (const AttentionSegment& segment : args.segments) {
+  for (const AttentionSegment& segment : segments_) {
     CHECK(segment.row_count > 0 && segment.row_count <= kContextMax);
     CHECK(segment.first_position <= kContextMax - segment.row_count);
   }
@@ -185,8 +189,7 @@ Run::Run(const PagedAttentionArgs& args, const AttentionKernels& kernels, Thread
   shape_.value_offset = layout.value_offset(args.layer, 0);
   shape_.head_bytes = layout.head_bytes();
 
-  PlanAttention(args.segments, layout.kv_head_count, shape_.group, pool.thread_count(),
-                memory_.plan);
+  PlanAttention(segments_, layout.kv_head_count, shape_.group, pool.thread_count(), memory_.plan);
   for (const auto& strip : plan_.whole)
     query_count_max_ = std::max(query_count_max_, QueryCount(strip));
   for (const auto& strip : plan_.split)
@@ -194,7 +197,7 @@ Run::Run(const PagedAttentionArgs& args, const AttentionKernels& kernels, Thread
 }
 
 AttentionStrip Run::View(const AttentionStripPlan& plan) const {
-  const AttentionSegment& segment = args_.segments[plan.segment];
+  const AttentionSegment& segment = segments_[plan.segment];
   const size_t offset = (size_t{segment.first_row} + plan.row_begin) * shape_.row_stride +
                         size_t{plan.kv_head_begin} * shape_.group * shape_.head_dim;
   AttentionStrip strip{};

@@ -137,7 +137,7 @@ AVX2_INLINE __m128i ToFiniteHalves(__m256 value) {
 
 void WriteKeyValue(const RopeWriteKvArgs& args, uint32_t row, const float* cos_sin) {
   const KvLayout& layout = *args.layout;
-  const RowPlace& place = args.places[row];
+  const BatchRow& place = args.batch->rows()[row];
   const uint32_t head_dim = layout.head_dim, block_tokens = layout.block_tokens;
   const uint32_t token = place.position % block_tokens;
   for (uint32_t head = 0; head < layout.kv_head_count; ++head) {
@@ -166,7 +166,8 @@ void RopeWriteKvAvx2(const RopeWriteKvArgs& args, uint32_t row_begin, uint32_t r
   const uint32_t head_dim = args.layout->head_dim;
   const __m256 q_scale = _mm256_set1_ps(args.q_scale);
   for (uint32_t row = row_begin; row < row_end; ++row) {
-    const float* const cos_sin = args.cos_sin + size_t{args.places[row].position} * args.rotary_dim;
+    const BatchRow& place = args.batch->rows()[row];
+    const float* const cos_sin = args.cos_sin + size_t{place.position} * args.rotary_dim;
     for (uint32_t head = 0; head < args.head_count; ++head) {
       float* const q = args.q + (size_t{row} * args.head_count + head) * head_dim;
       for (uint32_t i = 0; i < head_dim; i += kLanes) {
@@ -175,7 +176,7 @@ void RopeWriteKvAvx2(const RopeWriteKvArgs& args, uint32_t row_begin, uint32_t r
         StoreUpTo8(q + i, _mm256_mul_ps(rotated, q_scale), count);
       }
     }
-    if (args.places[row].block != nullptr) WriteKeyValue(args, row, cos_sin);
+    if (place.block != nullptr) WriteKeyValue(args, row, cos_sin);
   }
 }
 

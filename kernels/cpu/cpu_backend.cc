@@ -44,6 +44,11 @@ class CpuOps final : public Ops {
     return std::unique_ptr<Weight>(std::move(weight));
   }
 
+  // Operations read the host's arrays.
+  Result<std::unique_ptr<Batch>> NewBatch(const BatchLimits& /*limits*/) override {
+    return std::make_unique<Batch>();
+  }
+
   void Embed(const EmbedArgs& args, Stream& stream) override;
   void RmsNorm(const RmsNormArgs& args, Stream& stream) override;
   void MatMul(const MatMulArgs& args, Stream& stream) override;
@@ -85,9 +90,10 @@ void CheckComputeStream(const Stream& stream) { CHECK(typeid(stream) == typeid(C
 void CpuOps::Embed(const EmbedArgs& args, Stream& stream) {
   CheckComputeStream(stream);
   const PackedWeight& table = AsPacked(args.table);
-  ForRows(args.row_count, table.cols(), [&](uint32_t begin, uint32_t end) {
+  const std::span<const BatchRow> rows = args.batch->rows();
+  ForRows(static_cast<uint32_t>(rows.size()), table.cols(), [&](uint32_t begin, uint32_t end) {
     for (uint32_t row = begin; row < end; ++row) {
-      table.ReadRow(args.tokens[row], args.out + size_t{row} * table.cols());
+      table.ReadRow(rows[row].token, args.out + size_t{row} * table.cols());
     }
   });
 }
@@ -180,7 +186,7 @@ void CpuOps::RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) {
   CHECK(args.rotary_dim % 2 == 0 && args.rotary_dim <= layout.head_dim);
   CHECK(args.layer < layout.layer_count);
   const size_t row_elements = size_t{args.head_count + 2 * layout.kv_head_count} * layout.head_dim;
-  ForRows(args.row_count, row_elements,
+  ForRows(static_cast<uint32_t>(args.batch->rows().size()), row_elements,
           [&](uint32_t begin, uint32_t end) { kernels_.rope_write_kv(args, begin, end); });
 }
 

@@ -161,7 +161,10 @@ class CpuCopyStream final : public Stream {
 
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(DeviceInfo info) : info_(std::move(info)) { info_.reads_host_memory = true; }
+  explicit CpuDevice(DeviceInfo info) : info_(std::move(info)) {
+    info_.reads_host_memory = true;
+    info_.host_addressable = true;
+  }
 
   const DeviceInfo& info() const override { return info_; }
 

@@ -106,7 +106,7 @@ uint16_t ToFiniteHalf(float value) { return FloatToHalf(std::clamp(value, -kHalf
 void WriteKeyValue(const RopeWriteKvArgs& args, uint32_t row, const float* cos_sin,
                    float* rotated) {
   const KvLayout& layout = *args.layout;
-  const RowPlace& place = args.places[row];
+  const BatchRow& place = args.batch->rows()[row];
   const uint32_t token = place.position % layout.block_tokens;
   for (uint32_t head = 0; head < layout.kv_head_count; ++head) {
     const size_t source = (size_t{row} * layout.kv_head_count + head) * layout.head_dim;
@@ -125,13 +125,14 @@ void RopeWriteKv(const RopeWriteKvArgs& args, uint32_t row_begin, uint32_t row_e
   const uint32_t head_dim = args.layout->head_dim;
   float rotated[kHeadDimMax];
   for (uint32_t row = row_begin; row < row_end; ++row) {
-    const float* const cos_sin = args.cos_sin + size_t{args.places[row].position} * args.rotary_dim;
+    const BatchRow& place = args.batch->rows()[row];
+    const float* const cos_sin = args.cos_sin + size_t{place.position} * args.rotary_dim;
     for (uint32_t head = 0; head < args.head_count; ++head) {
       float* const q = args.q + (size_t{row} * args.head_count + head) * head_dim;
       RotateHead(q, cos_sin, args, q);
       for (uint32_t i = 0; i < head_dim; ++i) q[i] *= args.q_scale;
     }
-    if (args.places[row].block != nullptr) WriteKeyValue(args, row, cos_sin, rotated);
+    if (place.block != nullptr) WriteKeyValue(args, row, cos_sin, rotated);
   }
 }
 

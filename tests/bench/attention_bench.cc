@@ -19,6 +19,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "kernels/cpu/attention.h"
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/half.h"
 #include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/thread_pool.h"
@@ -95,11 +96,19 @@ class Bench {
                   tables[i].end());
       segments.push_back({i * c.rows, c.rows, c.first_position, tables[i].data()});
     }
+    CpuComputeStream stream;
+    Batch batch;
+    batch.Set({}, segments, stream);
     const double seconds = SecondsOf([&] {
       for (uint32_t layer = 0; layer < c.layers(); ++layer) {
-        c.implementation.run(
-            {q_.data(), out_.data(), segments, &layout_, layer, group_ * layout_.kv_head_count},
-            pool_);
+        c.implementation.run({.q = q_.data(),
+                              .out = out_.data(),
+                              .batch = &batch,
+                              .segment_count = c.batch,
+                              .layout = &layout_,
+                              .layer = layer,
+                              .head_count = group_ * layout_.kv_head_count},
+                             pool_);
       }
     });
     c.best_seconds = std::min(c.best_seconds, seconds);

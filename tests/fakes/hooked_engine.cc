@@ -21,8 +21,11 @@ class HookedOps final : public Ops {
   Result<std::unique_ptr<Weight>> Pack(const MatrixView& view) override {
     return inner_->Pack(view);
   }
+  Result<std::unique_ptr<Batch>> NewBatch(const BatchLimits& limits) override {
+    return inner_->NewBatch(limits);
+  }
   void Embed(const EmbedArgs& args, Stream& stream) override {
-    if (hooks_.on_pass) hooks_.on_pass(args.row_count);
+    if (hooks_.on_pass) hooks_.on_pass(static_cast<uint32_t>(args.batch->rows().size()));
     inner_->Embed(args, stream);
   }
   void RmsNorm(const RmsNormArgs& args, Stream& stream) override { inner_->RmsNorm(args, stream); }
