@@ -53,29 +53,29 @@ bool BlockRunner::IsOwnMemory(const void* address) const {
          Contains(&__executable_start, static_cast<size_t>(&_end - &__executable_start), address);
 }
 
-void BlockRunner::TrapAccess(cudaError_t error, const char* what, const void* address, Place place,
+void BlockRunner::TrapAccess(cudaError_t error, const char* what, const void* address,
                              const void* return_address) {
   detail_ = shared_.FindShadow(address) != nullptr ? shared_.Describe(address) : "";
   if (return_address != nullptr) detail_ += "; in " + SourceLineOf(return_address);
-  Trap(error, what, place, detail_);
+  Trap(error, what, scheduler_.current().place, detail_);
 }
 
 void BlockRunner::NoteShared(SharedShadow& shadow, const void* address, size_t bytes,
-                             AccessKind kind, Place place, const void* return_address) {
+                             AccessKind kind, const void* return_address) {
   const SharedProblem problem = kind == AccessKind::kRead ? shadow.Read(Now(), address, bytes)
                                                           : shadow.Write(Now(), address, bytes);
   if (problem == SharedProblem::kNone) return;
   const bool outside = problem == SharedProblem::kOutside;
   TrapAccess(outside ? cudaErrorIllegalAddress : cudaErrorLaunchFailure, Text(problem), address,
-             place, return_address);
+             return_address);
 }
 
 void BlockRunner::NoteGlobal(MemoryShadow& shadow, const void* address, size_t bytes,
-                             AccessKind kind, Place place, const void* return_address) {
+                             AccessKind kind, const void* return_address) {
   const auto problem = shadow.Note(grid_->moment, address, bytes, kind);
   if (!problem.has_value()) return;
   if (problem->outside) {
-    TrapAccess(cudaErrorIllegalAddress, "an access outside of device memory", address, place,
+    TrapAccess(cudaErrorIllegalAddress, "an access outside of device memory", address,
                return_address);
   }
   const std::string where =
@@ -85,19 +85,18 @@ void BlockRunner::NoteGlobal(MemoryShadow& shadow, const void* address, size_t b
 
 void BlockRunner::CheckAccess(const void* address, size_t bytes, size_t alignment, AccessKind kind,
                               const void* return_address) {
-  const Place place = scheduler_.current().place;
-  if (reinterpret_cast<uintptr_t>(address) % alignment != 0) {
-    TrapAccess(cudaErrorMisalignedAddress, "a misaligned access", address, place, return_address);
+  if ((reinterpret_cast<uintptr_t>(address) & (alignment - 1)) != 0) {
+    TrapAccess(cudaErrorMisalignedAddress, "a misaligned access", address, return_address);
   }
   if (SharedShadow* shared = shared_.FindShadow(address); shared != nullptr) {
-    NoteShared(*shared, address, bytes, kind, place, return_address);
+    NoteShared(*shared, address, bytes, kind, return_address);
   } else if (IsOwnMemory(address)) {
     return;
   } else if (MemoryShadow* memory = grid_->machine.memory().FindShadow(address);
              memory != nullptr) {
-    NoteGlobal(*memory, address, bytes, kind, place, return_address);
+    NoteGlobal(*memory, address, bytes, kind, return_address);
   } else {
-    TrapAccess(cudaErrorIllegalAddress, "device code touches the host's memory", address, place,
+    TrapAccess(cudaErrorIllegalAddress, "device code touches the host's memory", address,
                return_address);
   }
 }
@@ -110,6 +109,8 @@ void BlockRunner::AsyncCopy(const PendingCopy& copy, Place place) {
                               (copy.copy_bytes > 0 ? reinterpret_cast<uintptr_t>(copy.global) : 0);
   {
     const IgnoreAccesses ignore;
+    Strand& strand = scheduler_.current();
+    strand.place = place;
     if (addresses % copy.bytes != 0) {
       Trap(cudaErrorMisalignedAddress, "cp.async: an address is not a multiple of the size", place);
     }
@@ -119,17 +120,15 @@ void BlockRunner::AsyncCopy(const PendingCopy& copy, Place place) {
     }
     const SharedProblem problem = shadow->BeginCopy(Now(), copy.shared, copy.bytes);
     if (problem != SharedProblem::kNone) {
-      TrapAccess(cudaErrorLaunchFailure, Text(problem), copy.shared, place, nullptr);
+      TrapAccess(cudaErrorLaunchFailure, Text(problem), copy.shared, nullptr);
     }
     if (copy.copy_bytes > 0) {
       MemoryShadow* memory = grid_->machine.memory().FindShadow(copy.global);
       if (memory == nullptr) {
         Trap(cudaErrorIllegalAddress, "cp.async from what is not device memory", place);
       }
-      NoteGlobal(*memory, copy.global, copy.copy_bytes, AccessKind::kRead, place, nullptr);
+      NoteGlobal(*memory, copy.global, copy.copy_bytes, AccessKind::kRead, nullptr);
     }
-    Strand& strand = scheduler_.current();
-    strand.place = place;
     strand.open_copies.push_back(copy);
   }
   if (settings_.async_copy == AsyncCopyTime::kEarly) Land(copy);

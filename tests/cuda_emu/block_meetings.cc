@@ -10,7 +10,9 @@
 namespace cairn::cuemu {
 namespace {
 
-bool SameLine(Place a, Place b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
+bool SameLine(Place a, Place b) {
+  return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+}
 
 }  // namespace
 

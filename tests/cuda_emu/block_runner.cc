@@ -11,8 +11,6 @@
 namespace cairn::cuemu {
 namespace {
 
-thread_local constinit BlockRunner* current_runner = nullptr;
-
 std::string Text(uint3 at) {
   return "(" + std::to_string(at.x) + "," + std::to_string(at.y) + "," + std::to_string(at.z) + ")";
 }
@@ -38,17 +36,9 @@ const char* Text(WaitingFor what) {
 BlockRunner::BlockRunner(const Settings& settings)
     : settings_(settings),
       scheduler_(settings.order, settings.seed, &BlockRunner::RunThreads),
-      collectives_(kCollectivesMax) {
-  CHECK(current_runner == nullptr);
-  current_runner = this;
-}
+      collectives_(kCollectivesMax) {}
 
-BlockRunner::~BlockRunner() { current_runner = nullptr; }
-
-BlockRunner& BlockRunner::Current() {
-  CHECK(current_runner != nullptr && current_thread != nullptr);  // device code runs on a device
-  return *current_runner;
-}
+BlockRunner::~BlockRunner() = default;
 
 void BlockRunner::Prepare(Grid& grid) {
   const dim3 shape = grid.launch.block;
@@ -75,6 +65,7 @@ void BlockRunner::Run(Grid& grid, uint64_t block_number) {
                    static_cast<unsigned>(block_number / blocks.x / blocks.y)};
   pattern.block_dim = grid.launch.block;
   pattern.grid_dim = blocks;
+  pattern.runner = this;
   scheduler_.Run(pattern, thread_count_, block_number);
   statistics_.threads += thread_count_;
   if (scheduler_.ended_count() == thread_count_) return;
@@ -94,7 +85,7 @@ void BlockRunner::AddTo(Statistics& statistics) {
 }
 
 void BlockRunner::RunThreads() {
-  BlockRunner& runner = *current_runner;
+  BlockRunner& runner = Current();
   for (;;) {
     Strand& strand = runner.scheduler_.current();
     runner.warps_[strand.thread.warp].lanes[strand.thread.lane] = &strand;

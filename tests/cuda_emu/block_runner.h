@@ -16,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "tests/cuda_emu/grid.h"
 #include "tests/cuda_emu/shared_memory.h"
 #include "tests/cuda_emu/thread_scheduler.h"
@@ -30,14 +31,18 @@ class BlockRunner {
   void Run(Grid& grid, uint64_t block_number);
   void AddTo(Statistics& statistics);  // what it did since the last time
 
-  static BlockRunner& Current();  // of the calling OS thread
+  // Of the calling thread; device code runs on a device.
+  static BlockRunner& Current() {
+    CHECK(current_thread != nullptr);
+    return *current_thread->runner;
+  }
 
   // An access of device code, from the instrumentation. `alignment` is what the code relies on.
   // Outside of a block (launchers are in the same files) it does nothing.
   static void Access(const void* address, size_t bytes, size_t alignment, AccessKind kind,
                      const void* return_address) {
     if (current_thread == nullptr) return;
-    Current().CheckAccess(address, bytes, alignment, kind, return_address);
+    current_thread->runner->CheckAccess(address, bytes, alignment, kind, return_address);
   }
 
   // What thread.h promises; called by the block's threads.
@@ -76,11 +81,11 @@ class BlockRunner {
   void CheckAccess(const void* address, size_t bytes, size_t alignment, AccessKind kind,
                    const void* return_address);
   void NoteShared(SharedShadow& shadow, const void* address, size_t bytes, AccessKind kind,
-                  Place place, const void* return_address);
+                  const void* return_address);
   void NoteGlobal(MemoryShadow& shadow, const void* address, size_t bytes, AccessKind kind,
-                  Place place, const void* return_address);
+                  const void* return_address);
   [[noreturn]] void TrapAccess(cudaError_t error, const char* what, const void* address,
-                               Place place, const void* return_address);
+                               const void* return_address);
   bool IsOwnMemory(const void* address) const;
   SharedMoment Now();
   static void Land(const PendingCopy& copy);

@@ -24,6 +24,8 @@ struct Place {
   }
 };
 
+class BlockRunner;
+
 struct Thread {
   uint3 index{};  // threadIdx
   uint3 block{};  // blockIdx
@@ -32,6 +34,7 @@ struct Thread {
   unsigned linear = 0;
   unsigned lane = 0;
   unsigned warp = 0;
+  BlockRunner* runner = nullptr;
 };
 
 // Null outside device code. A fiber never moves to another OS thread, so its address may be cached.
