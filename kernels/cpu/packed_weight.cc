@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "base/check.h"
 #include "kernels/cpu/half.h"
+#include "kernels/matrix_check.h"
 
 namespace cairn {
 namespace {
@@ -82,25 +82,6 @@ float ReadElement(PanelFormat format, const std::byte* element) {
   return value;
 }
 
-Status CheckView(const MatrixView& view) {
-  const TensorTypeTraits traits = TraitsOf(view.type);
-  const std::string shape = std::to_string(view.rows) + " x " + std::to_string(view.cols);
-  if (view.rows == 0 || view.cols == 0) return InvalidArgument("matrix of " + shape);
-  if (view.cols % traits.group_elements != 0) {
-    return InvalidArgument(std::string(traits.name) + " matrix of " + shape +
-                           ": columns are not a multiple of " +
-                           std::to_string(traits.group_elements));
-  }
-  const uint64_t expected =
-      uint64_t{view.rows} * (view.cols / traits.group_elements) * traits.group_bytes;
-  if (view.bytes.size() != expected) {
-    return InvalidArgument(std::string(traits.name) + " matrix of " + shape + ": expected " +
-                           std::to_string(expected) + " bytes, found " +
-                           std::to_string(view.bytes.size()));
-  }
-  return Status();
-}
-
 }  // namespace
 
 Result<std::shared_ptr<std::byte[]>> WeightArena::Allocate(size_t size_bytes) {
@@ -117,7 +98,7 @@ Result<std::shared_ptr<std::byte[]>> WeightArena::Allocate(size_t size_bytes) {
 
 Result<std::unique_ptr<PackedWeight>> PackedWeight::Pack(const MatrixView& view,
                                                          WeightArena& arena) {
-  RETURN_IF_ERROR(CheckView(view));
+  RETURN_IF_ERROR(CheckMatrix(view));
   const PanelFormat format = FormatOf(view.type);
   const PanelUnit unit = UnitOf(format);
   const TensorTypeTraits traits = TraitsOf(view.type);

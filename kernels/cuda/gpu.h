@@ -56,6 +56,7 @@ using Place = cuemu::Place;
 namespace cairn::gpu {
 
 inline constexpr unsigned kFullWarp = 0xffffffffu;
+inline constexpr unsigned kWarpSize = 32;
 
 // Lets a kernel have more than 48 KiB of dynamic shared memory. Once per kernel, before its launch.
 template <class... Parameters>

@@ -1,0 +1,220 @@
+#include "kernels/cuda/cuda_ops.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_batch.h"
+#include "kernels/cuda/cuda_stream.h"
+#include "kernels/cuda/cuda_weight.h"
+#include "kernels/cuda/dense_products.h"
+#include "kernels/cuda/embed_kernel.h"
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/rope_kernel.h"
+#include "kernels/cuda/row_kernels.h"
+#include "kernels/cuda/scratch.h"
+
+namespace cairn::cuda {
+namespace {
+
+constexpr uint32_t kHeadDimMax = 256;
+// Products of more rows go to cuBLAS in fast mode: for fewer, turning the weights into float16
+// would take longer than multiplying.
+constexpr uint32_t kPackedRowsMax = 64;
+constexpr uint32_t kContextMax = 1u << 30;  // positions times heads of a group stay below 2^32
+
+CudaStream& AsCuda(Stream& stream) { return static_cast<CudaStream&>(stream); }
+const CudaWeight& AsCuda(const Weight* weight) { return static_cast<const CudaWeight&>(*weight); }
+CudaBatch& AsCuda(const Batch* batch) {
+  // An operation may plan the work of a batch that it is given to read.
+  return const_cast<CudaBatch&>(static_cast<const CudaBatch&>(*batch));
+}
+uint32_t RowCount(const Batch* batch) { return static_cast<uint32_t>(batch->rows().size()); }
+
+class CudaOps final : public Ops {
+ public:
+  CudaOps(Device& device, ComputeMode mode, std::unique_ptr<Stream> upload,
+          std::unique_ptr<DenseProducts> dense)
+      : device_(device), mode_(mode), upload_(std::move(upload)), dense_(std::move(dense)) {}
+
+  Result<std::unique_ptr<Weight>> Pack(const MatrixView& view) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<CudaWeight> weight,
+                     CudaWeight::Create(view, device_, *upload_));
+    return std::unique_ptr<Weight>(std::move(weight));
+  }
+  Result<std::unique_ptr<Batch>> NewBatch(const BatchLimits& limits) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<CudaBatch> batch, CudaBatch::Create(device_, limits));
+    return std::unique_ptr<Batch>(std::move(batch));
+  }
+
+  void Embed(const EmbedArgs& args, Stream& stream) override;
+  void RmsNorm(const RmsNormArgs& args, Stream& stream) override;
+  void MatMul(const MatMulArgs& args, Stream& stream) override;
+  void RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) override;
+  void PagedAttention(const PagedAttentionArgs& args, Stream& stream) override;
+  void SwiGlu(const SwiGluArgs& args, Stream& stream) override;
+
+ private:
+  bool IsDense(const MatMulArgs& args, const MatMulOutput& output) const;
+  Result<SplitActivations> Split(const MatMulArgs& args, CudaStream& stream);
+  Status Multiply(const MatMulArgs& args, CudaStream& stream);
+  Status Attend(const PagedAttentionArgs& args, CudaStream& stream);
+
+  Device& device_;
+  const ComputeMode mode_;
+  const std::unique_ptr<Stream> upload_;
+  const std::unique_ptr<DenseProducts> dense_;  // null in exact mode
+  Scratch activations_{device_};
+  Scratch partials_{device_};
+};
+
+void CudaOps::Embed(const EmbedArgs& args, Stream& stream) {
+  CudaStream& cuda = AsCuda(stream);
+  cuda.Note(LaunchEmbed(AsCuda(args.table).matrix(), AsCuda(args.batch).device_rows(),
+                        RowCount(args.batch), args.out, cuda.handle()));
+}
+
+void CudaOps::RmsNorm(const RmsNormArgs& args, Stream& stream) {
+  CHECK(args.width > 0);
+  CudaStream& cuda = AsCuda(stream);
+  cuda.Note(LaunchRmsNorm(args, cuda.handle()));
+}
+
+void CudaOps::SwiGlu(const SwiGluArgs& args, Stream& stream) {
+  CHECK(args.width > 0);
+  CudaStream& cuda = AsCuda(stream);
+  cuda.Note(LaunchSwiGlu(args, cuda.handle()));
+}
+
+// For all the products of a MatMul.
+Result<SplitActivations> CudaOps::Split(const MatMulArgs& args, CudaStream& stream) {
+  const uint32_t cols = args.outputs[0].weight->cols();
+  const uint32_t group_count = CeilDivide(cols, kBlockCols) * kBlockGroups;
+  const size_t groups = size_t{args.row_count} * group_count;
+  const size_t half_bytes = groups * kActivationGroupHalves * sizeof(uint16_t);
+  ASSIGN_OR_RETURN(std::byte * memory, activations_.Reserve<std::byte>(
+                                           half_bytes + groups * sizeof(ActivationScale), stream));
+  const SplitActivations split = {.halves = reinterpret_cast<uint16_t*>(memory),
+                                  .scales = reinterpret_cast<ActivationScale*>(memory + half_bytes),
+                                  .row_count = args.row_count,
+                                  .group_count = group_count};
+  stream.Note(LaunchSplitActivations(args.x, cols, split, stream.handle()));
+  return split;
+}
+
+bool CudaOps::IsDense(const MatMulArgs& args, const MatMulOutput& output) const {
+  return dense_ != nullptr && !output.fine && args.row_count > kPackedRowsMax &&
+         HasDenseProduct(AsCuda(output.weight).matrix());
+}
+
+void CudaOps::MatMul(const MatMulArgs& args, Stream& stream) {
+  CudaStream& cuda = AsCuda(stream);
+  CHECK(!args.outputs.empty() && args.outputs.size() <= kProductsMax);
+  if (args.row_count == 0) return;
+  if (const Status status = Multiply(args, cuda); !status.ok()) cuda.Fail(status);
+}
+
+// Each form of the activations is made once, when the first product needs it. Packed products whose
+// weights have one type run together.
+Status CudaOps::Multiply(const MatMulArgs& args, CudaStream& stream) {
+  const uint32_t cols = args.outputs[0].weight->cols();
+  std::vector<ProductOutput> packed;
+  bool is_rounded = false;
+  for (const MatMulOutput& output : args.outputs) {
+    const PackedMatrix& weight = AsCuda(output.weight).matrix();
+    CHECK(weight.cols == cols);
+    if (weight.type == TensorType::kF32) {
+      stream.Note(LaunchFloatProduct(weight, args.x, args.row_count, output.y, stream.handle()));
+    } else if (IsDense(args, output)) {
+      if (!is_rounded) {
+        RETURN_IF_ERROR(dense_->SetActivations(args.x, args.row_count, cols, stream));
+      }
+      is_rounded = true;
+      RETURN_IF_ERROR(dense_->Multiply(weight, output.y, stream));
+    } else {
+      packed.push_back({.weight = weight, .y = output.y, .first_block = 0});
+    }
+  }
+  if (packed.empty()) return Status();
+  ASSIGN_OR_RETURN(const SplitActivations split, Split(args, stream));
+  const auto type_of = [](const ProductOutput& output) { return output.weight.type; };
+  std::ranges::stable_sort(packed, {}, type_of);
+  for (auto begin = packed.begin(); begin != packed.end();) {
+    const auto end = std::find_if(begin, packed.end(), [&](const ProductOutput& output) {
+      return type_of(output) != type_of(*begin);
+    });
+    stream.Note(LaunchProducts({begin, end}, split, stream.handle()));
+    begin = end;
+  }
+  return Status();
+}
+
+void CudaOps::RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) {
+  CudaStream& cuda = AsCuda(stream);
+  const KvLayout& layout = *args.layout;
+  CHECK(layout.type == KvType::kF16 && args.layer < layout.layer_count);
+  CHECK(layout.head_dim % 2 == 0 && args.rotary_dim % 2 == 0);
+  CHECK(args.rotary_dim <= layout.head_dim);
+  cuda.Note(LaunchRopeWriteKv(args, AsCuda(args.batch).device_rows(), RowCount(args.batch),
+                              cuda.handle()));
+}
+
+void CudaOps::PagedAttention(const PagedAttentionArgs& args, Stream& stream) {
+  CudaStream& cuda = AsCuda(stream);
+  if (const Status status = Attend(args, cuda); !status.ok()) cuda.Fail(status);
+}
+
+Status CudaOps::Attend(const PagedAttentionArgs& args, CudaStream& stream) {
+  const KvLayout& layout = *args.layout;
+  CHECK(layout.type == KvType::kF16 && args.layer < layout.layer_count);
+  CHECK(layout.head_dim % 8 == 0 && layout.head_dim > 0 && layout.head_dim <= kHeadDimMax);
+  CHECK(layout.block_tokens % 16 == 0 && kAttentionSpan % layout.block_tokens == 0);
+  CHECK(layout.kv_head_count > 0 && args.head_count % layout.kv_head_count == 0);
+  const uint32_t group = args.head_count / layout.kv_head_count;
+  CHECK(group > 0);
+  CudaBatch& batch = AsCuda(args.batch);
+  for (const AttentionSegment& segment : batch.segments().first(args.segment_count)) {
+    CHECK(segment.row_count > 0 && segment.row_count <= kContextMax / group);
+    CHECK(segment.first_position <= kContextMax - segment.row_count);
+  }
+  ASSIGN_OR_RETURN(
+      const CudaBatch::Work work,
+      batch.WorkOf(args.segment_count, group, ChunkQueries(mode_, layout.head_dim), stream));
+  const size_t partials = size_t{work.partial_count} * layout.kv_head_count;
+  const size_t value_bytes = partials * layout.head_dim * sizeof(float);
+  ASSIGN_OR_RETURN(std::byte * memory,
+                   partials_.Reserve<std::byte>(value_bytes + partials * sizeof(float2), stream));
+  const AttentionParams params = {.q = args.q,
+                                  .out = args.out,
+                                  .segments = batch.device_segments(),
+                                  .partial_values = reinterpret_cast<float*>(memory),
+                                  .partial_sums = reinterpret_cast<float2*>(memory + value_bytes),
+                                  .head_count = args.head_count,
+                                  .kv_head_count = layout.kv_head_count,
+                                  .group = group,
+                                  .head_dim = layout.head_dim,
+                                  .block_tokens = layout.block_tokens,
+                                  .head_bytes = static_cast<uint32_t>(layout.head_bytes()),
+                                  .key_offset = layout.key_offset(args.layer, 0),
+                                  .value_offset = layout.value_offset(args.layer, 0)};
+  stream.Note(LaunchAttentionChunks(params, mode_, work.chunks, work.chunk_count, stream.handle()));
+  stream.Note(LaunchAttentionSpans(params, work.spans, work.span_count, stream.handle()));
+  stream.Note(LaunchAttentionMerge(params, work.merges, work.merge_count, stream.handle()));
+  return Status();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Ops>> MakeCudaOps(Device& device, ComputeMode mode) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Stream> upload, device.NewStream(StreamUse::kCopy));
+  std::unique_ptr<DenseProducts> dense;
+  if (mode == ComputeMode::kFast) {
+    ASSIGN_OR_RETURN(dense, DenseProducts::Create(device));
+  }
+  return std::unique_ptr<Ops>(
+      std::make_unique<CudaOps>(device, mode, std::move(upload), std::move(dense)));
+}
+
+}  // namespace cairn::cuda

@@ -1,0 +1,70 @@
+#include "kernels/cuda/dense_products.h"
+
+#include <algorithm>
+#include <string>
+
+#include "base/check.h"
+
+namespace cairn::cuda {
+namespace {
+
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;  // what cuBLAS recommends for Hopper
+constexpr size_t kSlabBytes = size_t{64} << 20;       // of weights as float16 at a time
+
+Status StatusOf(cublasStatus_t status) {
+  if (status == CUBLAS_STATUS_SUCCESS) return Status();
+  return Status(Code::kInternal, std::string("cuBLAS: ") + cublasGetStatusString(status));
+}
+
+// Whole panels, at least one.
+uint32_t SlabOutputs(uint32_t cols) {
+  const size_t panels = kSlabBytes / (size_t{kPanelOutputs} * cols * sizeof(uint16_t));
+  return static_cast<uint32_t>(std::clamp<size_t>(panels, 1, 1 << 20)) * kPanelOutputs;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DenseProducts>> DenseProducts::Create(Device& device) {
+  std::unique_ptr<DenseProducts> products(new DenseProducts(device));
+  ASSIGN_OR_RETURN(products->workspace_, device.Allocate(kWorkspaceBytes));
+  RETURN_IF_ERROR(StatusOf(cublasCreate(&products->handle_)));
+  return products;
+}
+
+DenseProducts::~DenseProducts() {
+  if (handle_ != nullptr) cublasDestroy(handle_);
+}
+
+Status DenseProducts::SetActivations(const float* x, uint32_t row_count, uint32_t cols,
+                                     CudaStream& stream) {
+  CHECK(cols % 8 == 0);
+  const size_t count = size_t{row_count} * cols;
+  ASSIGN_OR_RETURN(uint16_t * halves, activations_.Reserve<uint16_t>(count, stream));
+  stream.Note(LaunchRound(x, count, halves, stream.handle()));
+  x_ = halves;
+  row_count_ = row_count;
+  cols_ = cols;
+  // Setting the stream puts the workspace back to cuBLAS's own.
+  RETURN_IF_ERROR(StatusOf(cublasSetStream(handle_, stream.handle())));
+  return StatusOf(cublasSetWorkspace(handle_, workspace_->data(), kWorkspaceBytes));
+}
+
+Status DenseProducts::Multiply(const PackedMatrix& weight, float* y, CudaStream& stream) {
+  CHECK(weight.cols == cols_ && HasDenseProduct(weight));
+  const uint32_t slab = std::min(SlabOutputs(cols_), weight.rows);
+  ASSIGN_OR_RETURN(uint16_t * halves, weights_.Reserve<uint16_t>(size_t{slab} * cols_, stream));
+  for (uint32_t first = 0; first < weight.rows; first += slab) {
+    const uint32_t count = std::min(slab, weight.rows - first);
+    stream.Note(LaunchUnpack(weight, first, count, halves, stream.handle()));
+    RETURN_IF_ERROR(StatusOf(MultiplyDense(handle_, {.weight = halves,
+                                                     .x = x_,
+                                                     .y = y + first,
+                                                     .output_count = count,
+                                                     .output_stride = weight.rows,
+                                                     .row_count = row_count_,
+                                                     .cols = cols_})));
+  }
+  return Status();
+}
+
+}  // namespace cairn::cuda
