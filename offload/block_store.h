@@ -184,14 +184,15 @@ class BlockStore {
   std::vector<Hold> Match(const BlockKey& root, std::span<const uint32_t> tokens,
                           uint32_t priority);
   // The same, but of the blocks that are not resident only those that `loads` names begin to load,
-  // in that order; the others count as missing. `turn`: as in restore_plan.h, of loads from disk.
+  // in that order; the others count as missing. `turn`: as in restore_plan.h, of loads from disk;
+  // copies from the host pool know only kTurnAhead, which begin while nobody waits for another.
   std::vector<Hold> Match(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t priority,
                           std::span<const uint32_t> loads, uint32_t turn = 0);
   // A hold of block `index` of `tokens`, which begins to load if it does not already; empty when it
   // cannot.
   Hold MatchOne(const BlockKey& root, std::span<const uint32_t> tokens, size_t index,
                 uint32_t priority, uint32_t turn = 0);
-  // The load of a block, if it is on its way from disk: as in DiskTier.
+  // The load of a block, if it is on its way: as in DiskTier.
   void ChangeTurn(BlockId id, uint32_t from, uint32_t to);
   // Within their turn, loads of these blocks from disk begin in this order.
   void Reorder(std::span<const BlockId> blocks);
@@ -319,11 +320,12 @@ class BlockStore {
   };
   struct Move {
     BlockId block;
-    Place target;       // of a load, a demotion and a promotion
-    RecordId record;    // of a load from disk
-    uint32_t turn = 0;  // of that
-    EventRef began;     // of a promotion: passed right before it
-    EventRef event;     // of a copy
+    Place target;        // of a load, a demotion and a promotion
+    RecordId record;     // of a load from disk
+    uint32_t turn = 0;   // of a load
+    bool waits = false;  // a promotion ahead of need that has not begun
+    EventRef began;      // of a promotion: passed right before it
+    EventRef event;      // of a copy
     DepartureRef departure;
     bool is_stuck = false;  // a spill that hangs: nobody waits for it any more
   };
@@ -414,6 +416,9 @@ class BlockStore {
   MoveId NextMove() { return MoveId(next_move_++); }
   bool CanLoad(const BlockMeta& meta) const;
   bool BeginLoad(BlockId id, uint32_t turn);
+  void BeginPromotion(Move& move);
+  void BeginPromotionsAhead();
+  bool CancelPromotion(MoveId id);
   void CancelLoad(BlockId id);
   void CancelStore(BlockId id);
   bool BeginSpill(BlockId id, const DepartureRef& departure);

@@ -58,6 +58,7 @@ void BlockStore::CheckInvariants() const {
   for (const auto* moves : {&moves_, &copies_}) {
     for (const auto& [id, move] : *moves) {
       if (!move.target.slot.valid()) continue;
+      if (move.waits) CHECK(At(move.block).load == id && At(move.block).host.valid());
       owned[move.target.tier == Tier::kHost].push_back(move.target.slot.value());
     }
   }

@@ -9,6 +9,12 @@
 #include "offload/block_store.h"
 
 namespace cairn {
+namespace {
+
+// Of copies ahead of need that are under way at once.
+constexpr double kAheadSeconds = 0.005;
+
+}  // namespace
 
 bool BlockStore::CanLoad(const BlockMeta& meta) const {
   if (meta.load.valid() || IsResident(meta)) return false;
@@ -24,23 +30,67 @@ bool BlockStore::BeginLoad(BlockId id, uint32_t turn) {
     MakeRoom(1);
   }
   const Place target = TakeSlot(Tier::kHost);
-  std::byte* const to = PoolOf(target.tier).Address(target.slot);
   const MoveId move = NextMove();
   const Change change(*this, meta);
   meta.load = move;
   ++in_flight_count_;
   if (meta.host.valid()) {
-    EventRef began = copy_stream_->Record();
-    copy_stream_->Copy(to, host_pool_->Address(meta.host), layout_.block_bytes());
-    copies_.emplace(move, Move{.block = id,
-                               .target = target,
-                               .began = std::move(began),
-                               .event = copy_stream_->Record()});
-    host_meter_.Begin(clock_.Now());
+    const bool waits = turn == kTurnAhead;
+    Move& copy =
+        copies_.emplace(move, Move{.block = id, .target = target, .turn = turn, .waits = waits})
+            .first->second;
+    if (!waits) BeginPromotion(copy);
   } else {
     moves_.emplace(move, Move{.block = id, .target = target, .record = meta.record, .turn = turn});
+    std::byte* const to = PoolOf(target.tier).Address(target.slot);
     disk_->Load(move, meta.record, IdentityOf(meta), {to, layout_.block_bytes()}, turn);
   }
+  return true;
+}
+
+// From the host pool to the device.
+void BlockStore::BeginPromotion(Move& move) {
+  move.waits = false;
+  move.began = copy_stream_->Record();
+  copy_stream_->Copy(device_pool_.Address(move.target.slot),
+                     host_pool_->Address(At(move.block).host), layout_.block_bytes());
+  move.event = copy_stream_->Record();
+  host_meter_.Begin(clock_.Now());
+}
+
+// Copies that nobody waits for yet, as long as nobody waits for another, and only so many that one
+// who comes meanwhile does not wait for them long.
+void BlockStore::BeginPromotionsAhead() {
+  std::vector<Move*> waiting;
+  uint32_t ahead_count = 0;  // under way
+  for (auto& [id, move] : copies_) {
+    if (move.target.tier != Tier::kDevice) continue;
+    if (move.waits) {
+      waiting.push_back(&move);
+    } else if (move.turn == kTurnAhead) {
+      ++ahead_count;
+    } else {
+      return;
+    }
+  }
+  const double block_s = host_flow().block_s;
+  const double count_max = block_s > 0 ? std::max(1.0, kAheadSeconds / block_s) : 1;
+  for (Move* move : waiting) {
+    if (ahead_count >= count_max) return;
+    BeginPromotion(*move);
+    ++ahead_count;
+  }
+}
+
+// True: it has not begun, and never will.
+bool BlockStore::CancelPromotion(MoveId id) {
+  const auto copy = copies_.find(id);
+  if (copy == copies_.end() || !copy->second.waits) return false;
+  const Change change(*this, At(copy->second.block));
+  At(copy->second.block).load = MoveId();
+  --in_flight_count_;
+  GiveSlot(copy->second.target);
+  copies_.erase(copy);
   return true;
 }
 
@@ -53,6 +103,12 @@ void BlockStore::Reorder(std::span<const BlockId> blocks) {
 }
 
 void BlockStore::ChangeTurn(BlockId id, uint32_t from, uint32_t to) {
+  if (const auto copy = copies_.find(At(id).load); copy != copies_.end()) {
+    Move& move = copy->second;
+    if (move.turn == from || to < move.turn) move.turn = to;
+    if (move.waits && move.turn != kTurnAhead) BeginPromotion(move);
+    return;
+  }
   const auto move = moves_.find(At(id).load);
   if (move == moves_.end()) return;
   if (move->second.turn == from || to < move->second.turn) move->second.turn = to;
@@ -61,11 +117,13 @@ void BlockStore::ChangeTurn(BlockId id, uint32_t from, uint32_t to) {
 
 void BlockStore::OrderLoads() {
   if (disk_) disk_->OrderLoads();
+  if (!copies_.empty()) BeginPromotionsAhead();
 }
 
 // A load that has not begun is forgotten; one that has goes on.
 void BlockStore::CancelLoad(BlockId id) {
   BlockMeta& meta = At(id);
+  if (CancelPromotion(meta.load)) return;
   const auto move = moves_.find(meta.load);
   if (move == moves_.end() || !disk_->Cancel(move->first)) return;
   const Change change(*this, meta);
@@ -255,6 +313,7 @@ bool BlockStore::Poll() {
     RetireIfDue();
   }
   any |= EndCopies();
+  if (!copies_.empty()) BeginPromotionsAhead();
   if (!leaving_.empty()) RetryLeaving();
   TellArrived();
   return any;
@@ -336,7 +395,8 @@ void BlockStore::EndStore(MoveId id, const Move& move, RecordId record) {
 bool BlockStore::EndCopies() {
   std::vector<MoveId> over;
   for (const auto& [id, move] : copies_) {
-    if (move.event == nullptr || move.event->Passed()) over.push_back(id);
+    const bool is_over = move.event == nullptr || move.event->Passed();
+    if (!move.waits && is_over) over.push_back(id);
   }
   for (const MoveId id : over) {
     const Move move = std::move(copies_.extract(id).mapped());

@@ -135,6 +135,7 @@ void BlockStore::Evict(BlockId id) {
 void BlockStore::EmptyMemory(BlockId id) {
   BlockMeta& meta = At(id);
   CHECK(!meta.store.valid() && meta.hold_count == 0);
+  CancelPromotion(meta.load);
   {
     const Change change(*this, meta);
     for (const Tier tier : {Tier::kDevice, Tier::kHost}) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -189,7 +190,11 @@ class History {
     }
     if (need.missing > need.available) return;
     const std::vector<Tier> tiers = store_->Locate(root_, run.tokens);
-    run.holds = store_->Match(root_, run.tokens, kPriorityDefault);
+    std::vector<uint32_t> loads(run.tokens.size() / kBlockTokens);
+    std::iota(loads.begin(), loads.end(), 0);
+    const uint32_t turn = rng_.Chance(0.3) ? kTurnAhead : static_cast<uint32_t>(rng_.Below(3));
+    run.holds = store_->Match(root_, run.tokens, kPriorityDefault, loads, turn);
+    if (rng_.Chance(0.5)) store_->OrderLoads();
     ASSERT_LE(run.holds.size(), tiers.size());
     run.holds.resize(block_count);
     uint32_t missing = 0;

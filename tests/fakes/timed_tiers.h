@@ -207,10 +207,13 @@ class TimedSpillStore final : public SpillStore {
 
 class TimedDevice final : public Device {
  public:
-  TimedDevice(uint64_t memory_bytes, std::chrono::nanoseconds copy_time, const FakeClock& clock)
+  // `tells_time`: its events say how long copies took.
+  TimedDevice(uint64_t memory_bytes, std::chrono::nanoseconds copy_time, const FakeClock& clock,
+              bool tells_time = false)
       : device_(MakeCpuDevice({.backend = "cpu", .memory_bytes = memory_bytes})),
         copy_time_(copy_time),
-        clock_(clock) {}
+        clock_(clock),
+        tells_time_(tells_time) {}
 
   const DeviceInfo& info() const override { return device_->info(); }
   Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override {
@@ -220,26 +223,35 @@ class TimedDevice final : public Device {
     return device_->AllocateHost(size_bytes);
   }
   Result<std::unique_ptr<Stream>> NewStream(StreamUse /*use*/) override {
-    return std::unique_ptr<Stream>(std::make_unique<TimedStream>(copy_time_, clock_));
+    return std::unique_ptr<Stream>(std::make_unique<TimedStream>(copy_time_, clock_, tells_time_));
   }
 
  private:
   class TimedEvent final : public Event {
    public:
-    TimedEvent(Clock::Monotonic end, const FakeClock& clock) : end_(end), clock_(clock) {}
+    TimedEvent(Clock::Monotonic end, const FakeClock& clock, bool tells_time)
+        : end_(end), clock_(clock), tells_time_(tells_time) {}
     bool Passed() const override { return clock_.Now() >= end_; }
     Status Wait() override { return Status(); }
+    double SecondsSince(const Event& earlier) const override {
+      if (!tells_time_) return 0;
+      return std::chrono::duration<double>(end_ - static_cast<const TimedEvent&>(earlier).end_)
+          .count();
+    }
 
    private:
     const Clock::Monotonic end_;
     const FakeClock& clock_;
+    const bool tells_time_;
   };
 
   class TimedStream final : public Stream {
    public:
-    TimedStream(std::chrono::nanoseconds copy_time, const FakeClock& clock)
-        : copy_time_(copy_time), clock_(clock) {}
-    EventRef Record() override { return std::make_shared<TimedEvent>(busy_until_, clock_); }
+    TimedStream(std::chrono::nanoseconds copy_time, const FakeClock& clock, bool tells_time)
+        : copy_time_(copy_time), clock_(clock), tells_time_(tells_time) {}
+    EventRef Record() override {
+      return std::make_shared<TimedEvent>(std::max(busy_until_, clock_.Now()), clock_, tells_time_);
+    }
     void Wait(const EventRef& /*event*/) override {}
     void Copy(void* /*destination*/, const void* /*source*/, size_t /*size_bytes*/) override {
       busy_until_ = std::max(busy_until_, clock_.Now()) + copy_time_;
@@ -250,12 +262,14 @@ class TimedDevice final : public Device {
    private:
     const std::chrono::nanoseconds copy_time_;
     const FakeClock& clock_;
+    const bool tells_time_;
     Clock::Monotonic busy_until_;
   };
 
   std::unique_ptr<Device> device_;
   const std::chrono::nanoseconds copy_time_;
   const FakeClock& clock_;
+  const bool tells_time_;
 };
 
 }  // namespace cairn
