@@ -120,7 +120,7 @@ std::string PrefillText(const std::optional<PassFit>& calibrated, const EngineCo
 }
 
 std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& device,
-                                   const std::string& prefill) {
+                                   const std::string& backend, const std::string& prefill) {
   const ModelInfo& info = parts.model_info;
   const BlockStoreStats blocks = parts.blocks->stats();
   char line[512];
@@ -129,6 +129,7 @@ std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& d
                 info.name.c_str(), info.architecture.c_str(), info.parameter_count / 1e6,
                 double(parts.model->weight_bytes()) / kMiB);
   lines.push_back(line);
+  lines.push_back("backend  " + backend);
   lines.push_back("context  " + Grouped(info.context_length) + " tokens");
   std::snprintf(line, sizeof line,
                 "kv       %s bytes a token = 2 (K, V) x %d layers x %d KV heads x %d x 2 (%s)",
@@ -141,8 +142,9 @@ std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& d
     lines.push_back(TierLine("disk", disk->store.quota_bytes / disk->store.record_bytes, info) +
                     "; " + Grouped(disk->records) + " blocks are there");
   }
-  std::snprintf(line, sizeof line, "compute  %s, %u threads, %s%s", info.arithmetic.c_str(),
-                device.thread_count, device.name.c_str(), prefill.c_str());
+  std::snprintf(line, sizeof line, "compute  %s, %u %s, %s%s", info.arithmetic.c_str(),
+                device.thread_count, device.backend == "cuda" ? "multiprocessors" : "threads",
+                device.name.c_str(), prefill.c_str());
   lines.push_back(line);
   return lines;
 }
@@ -204,11 +206,17 @@ constexpr const char* kBuild = ", not optimized";
 constexpr const char* kBuild = "";
 #endif
 
-Result<Backend> MakeBackend(const LoadOptions& options) {
-  if (options.make_backend) return options.make_backend();
+Result<ChosenBackend> MakeBackend(const LoadOptions& options) {
+  if (options.make_backend) {
+    ASSIGN_OR_RETURN(Backend backend, options.make_backend());
+    return ChosenBackend{std::move(backend), "the caller's"};
+  }
   const uint32_t threads = options.thread_count > 0 ? options.thread_count : UsableProcessors();
-  return MakeCpuBackend(
-      {.thread_count = threads, .mode = options.mode, .instruction_set = options.instruction_set});
+  return ChooseBackend({.kind = options.backend,
+                        .cpu = {.thread_count = threads,
+                                .mode = options.mode,
+                                .instruction_set = options.instruction_set},
+                        .cuda = {.plugin = options.cuda_plugin, .mode = options.mode}});
 }
 
 // What passes cost. Nothing when it cannot be found out, which is a warning.
@@ -296,14 +304,14 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
   Result<std::unique_ptr<ChatTemplate>> chat_template =
       ChatTemplate::Detect(vocabulary.chat_template, *tokenizer);
 
-  ASSIGN_OR_RETURN(Backend backend, MakeBackend(options));
-  const DeviceInfo device = backend.device->info();
+  ASSIGN_OR_RETURN(ChosenBackend chosen, MakeBackend(options));
+  const DeviceInfo device = chosen.backend.device->info();
   const ModelLimits limits = {.context_length = config.context_length,
                               .block_tokens = options.block_tokens,
                               .rows_max = config.prefill_chunk + 2 * config.concurrent_max,
                               .logits_max = config.concurrent_max};
   ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
-                   Model::Create(checkpoint, std::move(backend), limits, progress));
+                   Model::Create(checkpoint, std::move(chosen.backend), limits, progress));
 
   auto wake = std::make_shared<WakeSignal>();
   ASSIGN_OR_RETURN(std::unique_ptr<BlockStore> blocks,
@@ -326,7 +334,7 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
   const std::optional<PassFit> calibrated = CalibratePasses(
       options, *loaded.parts.model, loaded.parts.model_info, config, clock, loaded.warnings);
   loaded.parts.restores = MakeRestores(options, config, *loaded.parts.blocks, calibrated, clock);
-  loaded.summary = Summarize(loaded.parts, device, PrefillText(calibrated, config));
+  loaded.summary = Summarize(loaded.parts, device, chosen.reason, PrefillText(calibrated, config));
   return loaded;
 }
 

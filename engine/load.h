@@ -14,6 +14,7 @@
 #include "engine/engine_parts.h"
 #include "engine/restore_strategy.h"
 #include "kernels/backend.h"
+#include "kernels/backend_choice.h"
 #include "kernels/kv_layout.h"
 #include "kernels/ops.h"
 #include "offload/restore_plan.h"
@@ -37,7 +38,9 @@ struct LoadOptions {
   uint32_t thread_count = 0;  // compute threads; 0: one a processor that this process may use
   ComputeMode mode = ComputeMode::kExact;
   std::optional<std::string> instruction_set;
-  BackendMaker make_backend;         // empty: the CPU backend, with these three
+  BackendKind backend = BackendKind::kCpu;
+  std::string cuda_plugin;           // as in CudaBackendOptions
+  BackendMaker make_backend;         // empty: what these five say
   uint64_t device_memory_bytes = 0;  // of the block pool; 0: fits the machine
   uint64_t host_memory_bytes = 0;    // of the host pool; 0: there is none
   bool host_in_place = true;         // OffloadConfig has the meaning
@@ -57,7 +60,7 @@ struct LoadOptions {
 struct LoadedEngine {
   EngineParts parts;
   EngineConfig config;               // complete
-  std::vector<std::string> summary;  // what was loaded, for people; at most 6 lines
+  std::vector<std::string> summary;  // what was loaded, for people; at most 7 lines
   std::vector<std::string> warnings;
 };
 

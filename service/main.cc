@@ -22,6 +22,7 @@
 #include "engine/load.h"
 #include "engine/message_text.h"
 #include "engine/session_journal.h"
+#include "kernels/backend_choice.h"
 #include "offload/data_directory.h"
 #include "offload/durable_store.h"
 #include "offload/rocksdb_spill_store.h"
@@ -50,6 +51,13 @@ Result<std::string> FindDefaultModel() {
   return NotFound("no model: give --model FILE, or run ./cairn setup to fetch the default one");
 }
 
+// The path of a file in the folder of the program that runs.
+std::string BesideThisProgram(const std::string& name) {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  return (program.parent_path() / name).string();
+}
+
 Result<LoadOptions> ToLoadOptions(const ServerConfig& config) {
   LoadOptions options;
   options.model_path = config.model;
@@ -57,6 +65,8 @@ Result<LoadOptions> ToLoadOptions(const ServerConfig& config) {
     ASSIGN_OR_RETURN(options.model_path, FindDefaultModel());
   }
   options.thread_count = static_cast<uint32_t>(config.threads);
+  options.backend = *ParseBackendKind(config.backend);
+  options.cuda_plugin = BesideThisProgram("libcairn_cuda.so");
   options.mode = config.compute == "fast" ? ComputeMode::kFast : ComputeMode::kExact;
   if (!config.instruction_set.empty()) options.instruction_set = config.instruction_set;
   options.device_memory_bytes = config.device_memory_bytes;

@@ -64,6 +64,10 @@ std::vector<Setting> ComputeAndNetworkSettings() {
   return {
       {"--model", "model", "Model", "FILE", "GGUF file of a Llama-architecture model",
        TextSetting{&C::model}},
+      {"--backend", "backend", "Model", "NAME",
+       "what computes: cpu, cuda (needs libcairn_cuda.so beside this program, and a GPU), or auto: "
+       "cuda where it can be had",
+       TextSetting{&C::backend, {"auto", "cpu", "cuda"}}},
       {"--compute", "compute", "Model", "MODE",
        "arithmetic of matrix products: exact (16-bit activations) or fast (8-bit)",
        TextSetting{&C::compute, {"exact", "fast"}}},

@@ -18,6 +18,7 @@ namespace cairn {
 
 struct ServerConfig {
   std::string model;              // empty: the default model, if it is found
+  std::string backend = "auto";   // or "cpu" or "cuda"
   std::string compute = "exact";  // or "fast"
   uint64_t context_length = 0;    // positions a session may hold; 0: as trained
   std::string instruction_set;    // empty: the best that the machine has

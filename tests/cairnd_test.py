@@ -5,6 +5,7 @@ Usage: cairnd_test.py CAIRND CAIRNCTL MODEL
 
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -37,6 +38,7 @@ def check_configuration(cairnd, model, scratch):
     expect_refusal(cairnd, "--listen", "nowhere", says=["--listen", "HOST:PORT", "nowhere"])
     expect_refusal(cairnd, "--health-listen", "nowhere", says=["--health-listen", "HOST:PORT", "nowhere"])
     expect_refusal(cairnd, "--model", model, "--instruction-set", "z80", says=["instruction", "z80"])
+    expect_refusal(cairnd, "--model", model, "--backend", "abacus", says=["--backend", "abacus"])
     config = scratch / "cairn.conf"
     config.write_text("threads: 2\nthraeds: 2\n")
     expect_refusal(cairnd, "--config", config, says=[f"{config}:2:", "thraeds"])
@@ -76,9 +78,26 @@ def check_start_lines(cairnd, model):
         print(f"ready after {time.monotonic() - begin:.2f} s")
         assert len(server.summary) <= 10, server.summary
         text = "\n".join(server.summary)
+        assert re.search(r"^backend  (cpu|cuda): \S", text, re.M), text
         # KV bytes a token with the formula's factors, and the tokens that the device tier holds.
         assert re.search(r"23,040 .* 2 .* 30 .* 3 .* 64 .* 2 ", text), text
         assert re.search(r"2,912 tokens", text), text  # 64 MiB / 368,640 bytes a block of 16
+        assert server.stop() == 0
+
+
+def check_backends(cairnd, model, scratch):
+    """The program needs nothing of CUDA's; what lacks for the CUDA backend is one line, and auto goes on without."""
+    libraries = subprocess.run(["ldd", cairnd], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "libstdc++" in libraries and not re.search("cuda|cublas|nvidia", libraries), libraries
+    alone = scratch / "alone"  # where no plugin lies beside it
+    alone.mkdir()
+    program = shutil.copy(cairnd, alone)
+    expect_refusal(program, "--model", model, "--backend", "cuda", says=[f"no CUDA plugin: there is no {alone}"])
+    with Server(program, model, "--device-memory", "64MiB") as server:
+        assert f"backend  cpu: this build has no CUDA plugin: there is no {alone}/libcairn_cuda.so" in server.summary
+        assert server.stop() == 0
+    with Server(program, model, "--device-memory", "64MiB", "--backend", "cpu") as server:
+        assert "backend  cpu: asked for" in server.summary, server.summary
         assert server.stop() == 0
 
 
@@ -154,6 +173,7 @@ def main(cairnd, cairnctl, model):
         check_configuration(cairnd, model, pathlib.Path(folder))
         check_models(cairnd, model, pathlib.Path(folder))
         check_calibration(cairnd, model, pathlib.Path(folder))
+        check_backends(cairnd, model, pathlib.Path(folder))
     check_port_in_use(cairnd, model)
     check_start_lines(cairnd, model)
     check_memory(cairnd, cairnctl, model)

@@ -36,6 +36,7 @@ TEST(ServerConfig, DefaultsAreThoseOfTheHeader) {
   ASSERT_TRUE(line.ok());
   EXPECT_FALSE(line->text);
   EXPECT_EQ(line->config.listen, "127.0.0.1:50051");
+  EXPECT_EQ(line->config.backend, "auto");
   EXPECT_EQ(line->config.compute, "exact");
   EXPECT_EQ(line->config.model, "");
   EXPECT_EQ(line->config.threads, 0u);
@@ -45,6 +46,7 @@ TEST(ServerConfig, DefaultsAreThoseOfTheHeader) {
 // No field as it is by default.
 void ExpectEveryFieldIsSet(const ServerConfig& config) {
   EXPECT_EQ(config.model, "m.gguf");
+  EXPECT_EQ(config.backend, "cpu");
   EXPECT_EQ(config.compute, "fast");
   EXPECT_EQ(config.context_length, 16384u);
   EXPECT_EQ(config.instruction_set, "baseline");
@@ -78,6 +80,7 @@ void ExpectEveryFieldIsSet(const ServerConfig& config) {
 
 TEST(ServerConfig, EveryFlagSetsItsField) {
   const Result<CommandLine> line = Parse({"--model=m.gguf",
+                                          "--backend=cpu",
                                           "--compute=fast",
                                           "--context-length=16384",
                                           "--instruction-set=baseline",
@@ -114,7 +117,8 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
 TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
   ServerConfig config;
   const Status status = ReadConfigText(
-      "model: 'm.gguf' compute: 'fast' context_length: 16384 instruction_set: 'baseline'\n"
+      "model: 'm.gguf' backend: 'cpu' compute: 'fast' context_length: 16384 instruction_set: "
+      "'baseline'\n"
       "listen: '0.0.0.0:1' health_listen: '[::]:2' message_bytes_max: 1048576\n"
       "request_memory_bytes: 3145728 stream_buffer_tokens: 7 stream_interval_ms: 8\n"
       "drain_grace_seconds: 3 device_memory_bytes: 2147483648 host_memory_bytes: 3145728\n"
@@ -223,6 +227,7 @@ TEST(ServerConfig, HelpGroupsEveryFlagAndVersionIsOneLine) {
                            "--config",
                            "--log-level",
                            "--version",
+                           "--backend",
                            "--compute",
                            "--trace",
                            "--instruction-set",
