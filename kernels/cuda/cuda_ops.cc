@@ -1,8 +1,8 @@
 #include "kernels/cuda/cuda_ops.h"
 
-#include <algorithm>
+#include <array>
+#include <span>
 #include <utility>
-#include <vector>
 
 #include "base/check.h"
 #include "kernels/cuda/attention.h"
@@ -60,6 +60,8 @@ class CudaOps final : public Ops {
   bool IsDense(const MatMulArgs& args, const MatMulOutput& output) const;
   Result<SplitActivations> Split(const MatMulArgs& args, CudaStream& stream);
   Status Multiply(const MatMulArgs& args, CudaStream& stream);
+  void MultiplyPacked(TensorType type, const MatMulArgs& args, const SplitActivations& split,
+                      CudaStream& stream);
   Status Attend(const PagedAttentionArgs& args, CudaStream& stream);
 
   Device& device_;
@@ -116,12 +118,10 @@ void CudaOps::MatMul(const MatMulArgs& args, Stream& stream) {
   if (const Status status = Multiply(args, cuda); !status.ok()) cuda.Fail(status);
 }
 
-// Each form of the activations is made once, when the first product needs it. Packed products whose
-// weights have one type run together.
+// Each form of the activations is made once, when the first product needs it.
 Status CudaOps::Multiply(const MatMulArgs& args, CudaStream& stream) {
   const uint32_t cols = args.outputs[0].weight->cols();
-  std::vector<ProductOutput> packed;
-  bool is_rounded = false;
+  bool is_packed = false, is_rounded = false;
   for (const MatMulOutput& output : args.outputs) {
     const PackedMatrix& weight = AsCuda(output.weight).matrix();
     CHECK(weight.cols == cols);
@@ -134,21 +134,30 @@ Status CudaOps::Multiply(const MatMulArgs& args, CudaStream& stream) {
       is_rounded = true;
       RETURN_IF_ERROR(dense_->Multiply(weight, output.y, stream));
     } else {
-      packed.push_back({.weight = weight, .y = output.y, .first_block = 0});
+      is_packed = true;
     }
   }
-  if (packed.empty()) return Status();
+  if (!is_packed) return Status();
   ASSIGN_OR_RETURN(const SplitActivations split, Split(args, stream));
-  const auto type_of = [](const ProductOutput& output) { return output.weight.type; };
-  std::ranges::stable_sort(packed, {}, type_of);
-  for (auto begin = packed.begin(); begin != packed.end();) {
-    const auto end = std::find_if(begin, packed.end(), [&](const ProductOutput& output) {
-      return type_of(output) != type_of(*begin);
-    });
-    stream.Note(LaunchProducts({begin, end}, split, stream.handle()));
-    begin = end;
+  for (const TensorType type :
+       {TensorType::kF16, TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1}) {
+    MultiplyPacked(type, args, split, stream);
   }
   return Status();
+}
+
+// The packed products whose weights have this type run together.
+void CudaOps::MultiplyPacked(TensorType type, const MatMulArgs& args, const SplitActivations& split,
+                             CudaStream& stream) {
+  std::array<ProductOutput, kProductsMax> products;
+  size_t count = 0;
+  for (const MatMulOutput& output : args.outputs) {
+    const PackedMatrix& weight = AsCuda(output.weight).matrix();
+    if (weight.type != type || IsDense(args, output)) continue;
+    products[count++] = {.weight = weight, .y = output.y, .first_block = 0};
+  }
+  if (count == 0) return;
+  stream.Note(LaunchProducts(std::span(products).first(count), split, stream.handle()));
 }
 
 void CudaOps::RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) {
