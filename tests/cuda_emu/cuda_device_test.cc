@@ -1,0 +1,178 @@
+// The CUDA device on an emulated one: memory, the order of streams, and what every error of the
+// runtime becomes.
+#include "kernels/cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/cuda_emu/test_device.h"
+
+namespace cairn::cuda {
+namespace {
+
+using testing::HasSubstr;
+
+std::unique_ptr<Device> Make() {
+  Result<std::unique_ptr<Device>> device = MakeCudaDevice();
+  EXPECT_TRUE(device.ok()) << device.status().ToString();
+  return *std::move(device);
+}
+
+std::unique_ptr<Stream> NewStream(Device& device, StreamUse use = StreamUse::kCompute) {
+  return *device.NewStream(use);
+}
+
+std::vector<std::byte> Read(Buffer& buffer, Stream& stream) {
+  std::vector<std::byte> bytes(buffer.size_bytes());
+  stream.Copy(bytes.data(), buffer.data(), bytes.size());
+  EXPECT_TRUE(stream.Synchronize().ok());
+  return bytes;
+}
+
+TEST(CudaDevice, DescribesItself) {
+  const cuemu::TestMachine machine({.compute_capability = 80});
+  const DeviceInfo info = Make()->info();
+  EXPECT_EQ(info.backend, "cuda");
+  EXPECT_EQ(info.name, "Emulated GPU");
+  EXPECT_EQ(info.instruction_set, "sm_80");
+  EXPECT_EQ(info.memory_bytes, uint64_t{32} << 20);
+  EXPECT_FALSE(info.reads_host_memory);
+  EXPECT_FALSE(info.host_addressable);
+}
+
+TEST(CudaDevice, GivesZeroedMemoryAndTakesEverythingBack) {
+  const cuemu::TestMachine machine;
+  {
+    const std::unique_ptr<Device> device = Make();
+    const std::unique_ptr<Stream> stream = NewStream(*device);
+    const std::unique_ptr<Buffer> buffer = *device->Allocate(1000);
+    const std::unique_ptr<Buffer> host = *device->AllocateHost(1000);
+    EXPECT_EQ(buffer->size_bytes(), 1000u);
+    EXPECT_EQ(host->size_bytes(), 1000u);
+    EXPECT_EQ(Read(*buffer, *stream), std::vector<std::byte>(1000));
+    std::memset(host->data(), 7, 1000);
+    stream->Copy(buffer->data(), host->data(), 1000);
+    stream->Clear(buffer->data() + 10, 20);
+    std::vector<std::byte> expected(1000, std::byte{7});
+    std::fill_n(expected.begin() + 10, 20, std::byte{0});
+    EXPECT_EQ(Read(*buffer, *stream), expected);
+  }
+  const cuemu::Statistics left = cuemu::ReadStatistics();
+  EXPECT_EQ(left.device_bytes_used, 0u);
+  EXPECT_EQ(left.stream_count, 0u);
+  EXPECT_EQ(left.event_count, 0u);
+}
+
+// Work begins late at random; the emulator reports bytes that are read before they are ordered.
+TEST(CudaDevice, EventsOrderStreams) {
+  const cuemu::TestMachine machine({.jitter_us_max = 200});
+  const std::unique_ptr<Device> device = Make();
+  const std::unique_ptr<Stream> in = NewStream(*device, StreamUse::kCopy);
+  const std::unique_ptr<Stream> out = NewStream(*device, StreamUse::kCopy);
+  const std::unique_ptr<Buffer> buffer = *device->Allocate(4096);
+  const std::unique_ptr<Buffer> host = *device->AllocateHost(2 * 4096);
+  for (int round = 0; round < 20; ++round) {
+    std::memset(host->data(), round, 4096);
+    const EventRef before = in->Record();
+    in->Copy(buffer->data(), host->data(), 4096);
+    const EventRef filled = in->Record();
+    out->Wait(filled);
+    out->Wait(nullptr);
+    out->Copy(host->data() + 4096, buffer->data(), 4096);
+    const EventRef done = out->Record();
+    in->Wait(done);  // the next round fills the buffer again
+    ASSERT_TRUE(done->Wait().ok());
+    EXPECT_TRUE(done->Passed() && filled->Passed());
+    EXPECT_GE(filled->SecondsSince(*before), 0);
+    ASSERT_EQ(std::memcmp(host->data(), host->data() + 4096, 4096), 0) << round;
+  }
+}
+
+TEST(CudaDevice, HasNoMoreMemoryThanThereIs) {
+  const cuemu::TestMachine machine;
+  const std::unique_ptr<Device> device = Make();
+  const Status refused = device->Allocate(size_t{64} << 20).status();
+  EXPECT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_THAT(refused.message(), HasSubstr("allocating 67108864 bytes"));
+  cuemu::FailCall("cudaHostRegister", 1, cudaErrorMemoryAllocation);
+  EXPECT_EQ(device->AllocateHost(size_t{8} << 20).status().code(), Code::kResourceExhausted);
+  EXPECT_EQ(device->Allocate(0).status().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(device->Allocate(4096).ok());
+  EXPECT_TRUE(device->AllocateHost(4096).ok());
+}
+
+TEST(CudaDevice, AnErrorOfACallIsReportedOnceAndByItsStream) {
+  const cuemu::TestMachine machine;
+  const std::unique_ptr<Device> device = Make();
+  const std::unique_ptr<Stream> stream = NewStream(*device);
+  const std::unique_ptr<Stream> other = NewStream(*device);
+  const std::unique_ptr<Buffer> buffer = *device->Allocate(64);
+  cuemu::FailCall("cudaMemcpyAsync", 1, cudaErrorInvalidValue);
+  stream->Copy(buffer->data(), buffer->data() + 32, 32);
+  EXPECT_TRUE(other->Synchronize().ok());
+  const Status error = stream->Synchronize();
+  EXPECT_EQ(error.code(), Code::kInternal);
+  EXPECT_THAT(error.message(), HasSubstr("copying"));
+  EXPECT_TRUE(stream->Synchronize().ok());
+}
+
+TEST(CudaDevice, ALostDeviceIsLostForAll) {
+  const cuemu::TestMachine machine;
+  {
+    const std::unique_ptr<Device> device = Make();
+    const std::unique_ptr<Stream> stream = NewStream(*device);
+    const std::unique_ptr<Stream> other = NewStream(*device);
+    const std::unique_ptr<Buffer> buffer = *device->Allocate(64);
+    cuemu::FailCall("cudaMemcpyAsync", 1, cudaErrorIllegalAddress);
+    stream->Copy(buffer->data(), buffer->data() + 32, 32);
+    const EventRef event = stream->Record();
+    EXPECT_TRUE(event->Passed());
+    for (int again = 0; again < 2; ++again) {
+      EXPECT_EQ(stream->Synchronize().code(), Code::kUnavailable);
+      EXPECT_EQ(other->Synchronize().code(), Code::kUnavailable);
+      EXPECT_EQ(event->Wait().code(), Code::kUnavailable);
+      EXPECT_EQ(device->Allocate(64).status().code(), Code::kUnavailable);
+      EXPECT_EQ(device->AllocateHost(64).status().code(), Code::kUnavailable);
+    }
+    EXPECT_THAT(stream->Synchronize().message(), HasSubstr("cudaErrorIllegalAddress"));
+    cuemu::ClearStickyError();  // so that the machine can be put away
+  }
+}
+
+struct Refusal {
+  const char* function;
+  cudaError_t error;
+  Code code;
+};
+
+TEST(CudaDevice, IsRefusedInOneLine) {
+  for (const Refusal& c :
+       {Refusal{"cudaGetDeviceCount", cudaErrorInsufficientDriver, Code::kFailedPrecondition},
+        Refusal{"cudaGetDeviceCount", cudaErrorNoDevice, Code::kFailedPrecondition},
+        Refusal{"cudaSetDevice", cudaErrorDevicesUnavailable, Code::kUnavailable},
+        Refusal{"cudaMemGetInfo", cudaErrorMemoryAllocation, Code::kResourceExhausted}}) {
+    const cuemu::TestMachine machine;
+    cuemu::FailCall(c.function, 1, c.error);
+    const Status refused = MakeCudaDevice().status();
+    EXPECT_EQ(refused.code(), c.code) << refused.ToString();
+    EXPECT_THAT(refused.message(), HasSubstr(cudaGetErrorName(c.error)));
+    EXPECT_THAT(refused.message(), testing::Not(HasSubstr("\n")));
+  }
+}
+
+TEST(CudaDevice, MustBeNewEnough) {
+  const cuemu::TestMachine machine({.compute_capability = 75});
+  const Status refused = MakeCudaDevice().status();
+  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(refused.message(),
+            "CUDA: Emulated GPU is too old: it has 7.5 as its compute capability, 8.0 is needed");
+}
+
+}  // namespace
+}  // namespace cairn::cuda
