@@ -3,6 +3,7 @@
 Usage: cairnd_test.py CAIRND CAIRNCTL MODEL
 """
 
+import ctypes
 import pathlib
 import re
 import shutil
@@ -85,10 +86,19 @@ def check_start_lines(cairnd, model):
         assert server.stop() == 0
 
 
+def has_driver():
+    try:
+        return bool(ctypes.CDLL("libcuda.so.1"))
+    except OSError:
+        return False
+
+
 def check_backends(cairnd, model, scratch):
     """The program needs nothing of CUDA's; what lacks for the CUDA backend is one line, and auto goes on without."""
     libraries = subprocess.run(["ldd", cairnd], capture_output=True, text=True, timeout=60, check=True).stdout
     assert "libstdc++" in libraries and not re.search("cuda|cublas|nvidia", libraries), libraries
+    if (pathlib.Path(cairnd).parent / "libcairn_cuda.so").exists() and not has_driver():
+        expect_refusal(cairnd, "--model", model, "--backend", "cuda", says=["no NVIDIA driver", "libcuda.so.1"])
     alone = scratch / "alone"  # where no plugin lies beside it
     alone.mkdir()
     program = shutil.copy(cairnd, alone)

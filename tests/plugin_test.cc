@@ -74,6 +74,18 @@ TEST(Plugin, GivesItsBackend) {
   EXPECT_TRUE(backend->device->Allocate(4096).ok());
 }
 
+#ifdef CAIRN_CUDA_PLUGIN
+// The real one, of this build: it has a device, or says what keeps it from one.
+TEST(Plugin, OfCudaAnswers) {
+  const Result<Backend> backend = LoadCudaBackend(Options(CAIRN_CUDA_PLUGIN));
+  if (backend.ok()) {
+    EXPECT_EQ(backend->arithmetic, "cuda-exact");
+  } else {
+    EXPECT_THAT(backend.status().message(), StartsWith("CUDA: "));
+  }
+}
+#endif
+
 BackendOptions Choice(BackendKind kind, const std::string& plugin) {
   return {.kind = kind, .cpu = {.thread_count = 1}, .cuda = Options(plugin)};
 }

@@ -1,5 +1,5 @@
-// The CUDA backend: a device and the operations on it. The plugin (cuda_plugin.cc) offers it to the
-// program; tests link it, built for the emulator.
+// The CUDA backend: a device and the operations on it. The plugin (plugin/cuda_plugin.cc) offers it
+// to the program; tests link it, built for the emulator.
 #pragma once
 
 #include "base/status.h"
