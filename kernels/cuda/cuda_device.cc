@@ -170,7 +170,7 @@ void DeviceStream::Clear(void* destination, size_t size_bytes) {
 
 Status DeviceStream::Synchronize() {
   Check(cudaStreamSynchronize(handle_), "waiting for a stream");
-  const Status error = std::exchange(error_, Status());
+  Status error = std::exchange(error_, Status());
   RETURN_IF_ERROR(context_->lost());
   return error;
 }
