@@ -2,8 +2,7 @@
 #include <cuemu/emulator.h>
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/cuda_ops.h"
-#include "tests/cuda_emu/plain_device.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda_machine.h"
 
 namespace cairn {
@@ -43,13 +42,7 @@ void StartMachine(const CudaMachine& machine) {
                     .device_memory_bytes = size_t{64} << 20});
 }
 
-Backend MakeCudaTestBackend(ComputeMode mode) {
-  Backend backend;
-  backend.device = cuda::MakePlainDevice();
-  backend.ops = *cuda::MakeCudaOps(*backend.device, mode);
-  backend.arithmetic = std::string("cuda-") + ComputeModeName(mode);
-  return backend;
-}
+Backend MakeCudaTestBackend(ComputeMode mode) { return *cuda::MakeCudaBackend(mode); }
 
 void ExpectNothingFound() {
   for (const std::string& report : cuemu::TakeReports()) ADD_FAILURE() << report;
