@@ -185,6 +185,7 @@ Result<std::unique_ptr<BlockStore>> OpenBlocks(const LoadOptions& options,
   const KvLayout& layout = model.kv_layout();
   OffloadConfig offload = {.host_in_place = options.host_in_place,
                            .lock_host = options.lock_host,
+                           .host_bandwidth_limit = options.host_bandwidth_limit,
                            .verify_duplicates = options.verify_duplicate_blocks};
   ASSIGN_OR_RETURN(offload.device_blocks_max, PoolBlocks(options, layout, config));
   ASSIGN_OR_RETURN(offload.host_blocks_max, HostBlocks(options, layout));

@@ -39,13 +39,14 @@ struct LoadOptions {
   ComputeMode mode = ComputeMode::kExact;
   std::optional<std::string> instruction_set;
   BackendKind backend = BackendKind::kCpu;
-  std::string cuda_plugin;           // as in CudaBackendOptions
-  BackendMaker make_backend;         // empty: what these five say
-  uint64_t device_memory_bytes = 0;  // of the block pool; 0: fits the machine
-  uint64_t host_memory_bytes = 0;    // of the host pool; 0: there is none
-  bool host_in_place = true;         // OffloadConfig has the meaning
-  bool lock_host = false;            // the same
-  SpillOpener open_spill;            // empty: there is no disk tier
+  std::string cuda_plugin;            // as in CudaBackendOptions
+  BackendMaker make_backend;          // empty: what these five say
+  uint64_t device_memory_bytes = 0;   // of the block pool; 0: fits the machine
+  uint64_t host_memory_bytes = 0;     // of the host pool; 0: there is none
+  bool host_in_place = true;          // OffloadConfig has the meaning
+  bool lock_host = false;             // the same
+  uint64_t host_bandwidth_limit = 0;  // the same
+  SpillOpener open_spill;             // empty: there is no disk tier
   Calibrate calibrate = Calibrate::kNever;
   RestorePolicy restore_policy = RestorePolicy::kCairn;
   double restore_cut_share = 0.5;      // of the context, for RestorePolicy::kCut

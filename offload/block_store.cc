@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <string>
 
@@ -16,11 +15,6 @@ uint32_t CommonCount(std::span<const uint32_t> a, std::span<const uint32_t> b) {
 }
 
 }  // namespace
-
-Status OffloadConfig::Validate() const {
-  if (device_blocks_max == 0) return InvalidArgument("device_blocks_max is 0");
-  return Status();
-}
 
 Hold& Hold::operator=(Hold&& other) noexcept {
   if (this != &other) {
@@ -80,73 +74,6 @@ const EventRef& Hold::ready() const {
   CHECK(store_ != nullptr);
   return store_->At(id_).ready;
 }
-
-namespace {
-
-Result<size_t> PoolBytes(const char* name, uint32_t block_count, const KvLayout& layout) {
-  const size_t stride_bytes = SlotPool::StrideBytes(layout.block_bytes());
-  if (block_count > std::numeric_limits<size_t>::max() / stride_bytes) {
-    return ResourceExhausted(std::string(name) + " blocks are more than the address space");
-  }
-  return block_count * stride_bytes;
-}
-
-}  // namespace
-
-Result<std::unique_ptr<BlockStore>> BlockStore::Create(const OffloadConfig& config,
-                                                       const KvLayout& layout, Device& device,
-                                                       const Clock& clock,
-                                                       std::unique_ptr<SpillStore> spill,
-                                                       ChildKeyFunction child_key) {
-  RETURN_IF_ERROR(config.Validate());
-  CHECK(layout.block_bytes() > 0 && layout.block_tokens <= kBlockTokensMax);
-  ASSIGN_OR_RETURN(const size_t device_bytes,
-                   PoolBytes("device_blocks_max", config.device_blocks_max, layout));
-  ASSIGN_OR_RETURN(const size_t host_bytes,
-                   PoolBytes("host_blocks_max", config.host_blocks_max, layout));
-  ASSIGN_OR_RETURN(std::unique_ptr<Buffer> device_buffer, device.Allocate(device_bytes));
-  std::unique_ptr<Buffer> host_buffer;
-  std::unique_ptr<Stream> copy_stream;
-  if (config.host_blocks_max > 0) {
-    ASSIGN_OR_RETURN(host_buffer, device.AllocateHost(host_bytes));
-    if (config.lock_host) RETURN_IF_ERROR(host_buffer->Lock());
-    ASSIGN_OR_RETURN(copy_stream, device.NewStream(StreamUse::kCopy));
-  }
-  const bool host_in_place = config.host_in_place && device.info().reads_host_memory;
-  return std::unique_ptr<BlockStore>(
-      new BlockStore(config, layout, clock, host_in_place, std::move(device_buffer),
-                     std::move(host_buffer), std::move(copy_stream), std::move(spill), child_key));
-}
-
-BlockStore::BlockStore(const OffloadConfig& config, const KvLayout& layout, const Clock& clock,
-                       bool host_in_place, std::unique_ptr<Buffer> device,
-                       std::unique_ptr<Buffer> host, std::unique_ptr<Stream> copy_stream,
-                       std::unique_ptr<SpillStore> spill, ChildKeyFunction child_key)
-    : config_(config),
-      layout_(layout),
-      clock_(clock),
-      host_in_place_(host_in_place),
-      device_pool_(std::move(device), config.device_blocks_max, layout.block_bytes()),
-      index_(layout.block_tokens, config.device_blocks_max + config.host_blocks_max, child_key),
-      copy_stream_(std::move(copy_stream)) {
-  if (host != nullptr) {
-    host_pool_.emplace(std::move(host), config.host_blocks_max, layout.block_bytes());
-  }
-  blocks_.reserve(config.device_blocks_max + config.host_blocks_max);
-  if (spill == nullptr) return;
-  disk_.emplace(std::move(spill), clock);
-  for (FoundRecord& record : disk_->TakeFound()) {
-    const BlockKey key = record.block.key;
-    const RecordId id = record.record;
-    if (found_.try_emplace(key, std::move(record)).second) {
-      found_keys_.emplace(id, key);
-    } else {
-      disk_->Forget(id);  // written twice
-    }
-  }
-}
-
-BlockStore::~BlockStore() { CHECK(Count(Standing::kFilling) + Count(Standing::kHeld) == 0); }
 
 // The entries along `tokens`. What an earlier process left on disk of them is there from now on.
 std::vector<const PrefixIndex::Entry*> BlockStore::PathOf(const BlockKey& root,
@@ -306,7 +233,7 @@ std::optional<PartialBlock> BlockStore::CopyPrefix(const BlockKey& parent,
   Hold copy = std::move(fresh->front());
   stream.Wait(kept.ready());
   stream.Copy(copy.writable_address(), kept.address(), layout_.block_bytes());
-  At(copy.id()).ready = stream.Record();
+  prefix_copy_ = At(copy.id()).ready = stream.Record();
   ++At(source.block).reuse_count;
   ++counts_.prefix_copies;
   return PartialBlock{std::move(copy), source.token_count};
@@ -482,8 +409,17 @@ void BlockStore::DropCoveredTails(const BlockKey& parent, std::span<const uint32
   }
 }
 
-void BlockStore::VerifyDuplicate(const BlockMeta& one, const BlockMeta& other) const {
-  CHECK(std::memcmp(AddressOf(one), AddressOf(other), layout_.block_bytes()) == 0);
+void BlockStore::VerifyDuplicate(const BlockMeta& one, const BlockMeta& other) {
+  const size_t size_bytes = layout_.block_bytes();
+  if (host_addressable_) {
+    CHECK(std::memcmp(AddressOf(one), AddressOf(other), size_bytes) == 0);
+    return;
+  }
+  std::vector<std::byte> bytes(size_bytes), others(size_bytes);
+  const bool copied =
+      copy_queue_->CopyNow(bytes.data(), AddressOf(one), size_bytes, prefix_copy_).ok() &&
+      copy_queue_->CopyNow(others.data(), AddressOf(other), size_bytes, prefix_copy_).ok();
+  if (copied) CHECK(bytes == others);
 }
 
 }  // namespace cairn

@@ -24,8 +24,8 @@
 // (2) A slot that was never written is zero; a reused one has old, finite values. Readers of a
 //     block's unwritten positions (attention masks them) so always see finite numbers.
 // (3) Work on the slots is ordered by the compute stream: whoever reads or writes a block does it
-//     there, after Stream::Wait(hold.ready()). A dropped Hold may therefore precede the end of the
-//     work that used its block.
+//     there, after Stream::Wait(hold.ready()), and has synchronised it before the Hold is dropped.
+//     (Copies that CopyPrefix begins are the store's own concern.)
 // (4) A copy counts when it is complete. A slot that a move reads or writes is not given to anybody
 //     else before the move is over, however it ends.
 // (5) No call waits for a move. Moves end in Poll.
@@ -52,6 +52,8 @@
 #include "offload/block.h"
 #include "offload/block_key.h"
 #include "offload/block_prices.h"
+#include "offload/block_store_stats.h"
+#include "offload/copy_queue.h"
 #include "offload/disk_tier.h"
 #include "offload/eviction.h"
 #include "offload/flow_meter.h"
@@ -59,6 +61,7 @@
 #include "offload/reuse_odds.h"
 #include "offload/slot_pool.h"
 #include "offload/spill_store.h"
+#include "offload/staged_spill_store.h"
 
 namespace cairn {
 
@@ -69,48 +72,16 @@ struct OffloadConfig {
   // to the device first.
   bool host_in_place = true;
   bool lock_host = false;  // the host pool is never swapped out
+  // Slots in the host's memory through which blocks pass between the disk and a device that threads
+  // of the host cannot address (DeviceInfo::host_addressable); at least 2.
+  uint32_t staging_blocks_max = 32;
+  uint64_t host_bandwidth_limit = 0;  // bytes a second between device and host; 0: none
   EvictionPolicy eviction = EvictionPolicy::kPrices;
   // Compares the bytes of two blocks that are sealed with equal tokens (CHECK): the determinism law
   // says that they are equal. Costly; for tests.
   bool verify_duplicates = false;
 
   Status Validate() const;
-};
-
-// Counts since the start, except for the gauges.
-struct BlockStoreStats {
-  // Gauges, in blocks. Slots where blocks are resident: capacity = free + filling + hot +
-  // in_flight; hot = held_hot + busy + evictable, evictable = clean + dirty.
-  uint32_t capacity = 0;
-  uint32_t free = 0;
-  uint32_t filling = 0;
-  uint32_t hot = 0;  // sealed and resident
-  uint32_t held_hot = 0;
-  uint32_t busy = 0;       // not held, but a move reads it
-  uint32_t evictable = 0;  // the rest: tails and those with a copy further down, or the others
-  uint32_t clean = 0;
-  uint32_t dirty = 0;
-  uint32_t in_flight = 0;  // slots that moves write
-  uint32_t cold = 0;       // sealed and not resident
-  uint32_t parked = 0;     // tails, part of evictable
-  uint64_t block_bytes = 0;
-  // Of each pool: slots, and those that are not free.
-  uint32_t device_capacity = 0;
-  uint32_t device_used = 0;
-  uint32_t host_capacity = 0;
-  uint32_t host_used = 0;
-
-  uint64_t hits = 0;             // blocks that Match found, resident or on their way
-  uint64_t misses = 0;           // full blocks that it looked for in vain
-  uint64_t prefix_copies = 0;    // blocks that CopyPrefix began with another's bytes
-  uint64_t seals = 0;            // blocks that became hot
-  uint64_t duplicate_seals = 0;  // sealed while an equal block was there: one of the two freed
-  uint64_t collisions = 0;       // sealed while the key was taken by other tokens: not findable
-  uint64_t evictions = 0;        // left where they were resident because slots were needed
-  uint64_t losses = 0;           // of them those without another copy
-  uint64_t drops = 0;            // dropped on request, or as a tail that a longer block covers
-  uint64_t demotions = 0;        // device -> host
-  uint64_t promotions = 0;       // host -> device
 };
 
 class BlockStore;
@@ -260,7 +231,9 @@ class BlockStore {
   // Suspend.
   void SpillAll(std::function<void()> done);
   // Copies within memory are under way, which wake nobody: Poll again soon.
-  bool has_copies_under_way() const { return !copies_.empty(); }
+  bool has_copies_under_way() const {
+    return !copies_.empty() || (staging_ != nullptr && staging_->is_copying());
+  }
   // Somebody waits for `done`.
   bool has_departures() const { return !departures_.empty(); }
   // Calls `done` of all of them now; what is under way goes on.
@@ -270,7 +243,7 @@ class BlockStore {
 
   BlockStoreStats stats() const;
   std::optional<DiskTierStats> disk_stats() const;  // none without a disk tier
-  LoadFlow host_flow() const { return host_meter_.flow(); }
+  LoadFlow host_flow() const;  // with the limit on the bandwidth; so is the disk's
   LoadFlow disk_flow() const { return disk_ ? disk_->load_flow() : LoadFlow(); }
   // Of a block's load from there.
   PredictionHistogram LoadPredictions(Tier tier) const;
@@ -323,18 +296,27 @@ class BlockStore {
     Place target;        // of a load, a demotion and a promotion
     RecordId record;     // of a load from disk
     uint32_t turn = 0;   // of a load
-    bool waits = false;  // a promotion ahead of need that has not begun
-    EventRef began;      // of a promotion: passed right before it
-    EventRef event;      // of a copy
+    bool waits = false;  // a promotion ahead of need that has not been ordered
+    CopyRef copy;        // of others between the pools
     DepartureRef departure;
     bool is_stuck = false;  // a spill that hangs: nobody waits for it any more
   };
   class Change;  // of a block, with the accounts kept
 
-  BlockStore(const OffloadConfig& config, const KvLayout& layout, const Clock& clock,
-             bool host_in_place, std::unique_ptr<Buffer> device, std::unique_ptr<Buffer> host,
-             std::unique_ptr<Stream> copy_stream, std::unique_ptr<SpillStore> spill,
+  // What Create has taken.
+  struct Parts {
+    bool host_in_place;
+    bool host_addressable;
+    std::unique_ptr<Buffer> device;
+    std::unique_ptr<Buffer> host;
+    std::unique_ptr<CopyQueue> copies;  // null: there are none
+    std::unique_ptr<SpillStore> spill;
+    StagedSpillStore* staging;  // `spill`, if it is one
+  };
+  BlockStore(const OffloadConfig& config, const KvLayout& layout, const Clock& clock, Parts parts,
              ChildKeyFunction child_key);
+  static Status TakeMemory(const OffloadConfig& config, const KvLayout& layout, Device& device,
+                           const Clock& clock, Parts& parts);
 
   BlockMeta& At(BlockId id);
   const BlockMeta& At(BlockId id) const;
@@ -395,7 +377,7 @@ class BlockStore {
   Common LongestCommon(const BlockKey& parent, std::span<const uint32_t> tokens) const;
   void DropCoveredTails(const BlockKey& parent, std::span<const uint32_t> tokens);
   void CheckBlock(BlockId id, const BlockMeta& meta) const;
-  void VerifyDuplicate(const BlockMeta& one, const BlockMeta& other) const;
+  void VerifyDuplicate(const BlockMeta& one, const BlockMeta& other);
 
   // What blocks are worth, and who makes room: block_store_worth.cc.
   BlockPrices PricesNow() const;
@@ -418,9 +400,10 @@ class BlockStore {
   bool BeginLoad(BlockId id, uint32_t turn);
   void BeginPromotion(Move& move);
   void BeginPromotionsAhead();
-  bool CancelPromotion(MoveId id);
+  void AwaitPrefixCopy();
   void CancelLoad(BlockId id);
   void CancelStore(BlockId id);
+  bool CancelMove(const std::pair<const MoveId, Move>& move);
   bool BeginSpill(BlockId id, const DepartureRef& departure);
   bool BeginDemotion(BlockId id, const DepartureRef& departure);
   bool BeginCopyBelow(BlockId id);
@@ -436,6 +419,7 @@ class BlockStore {
   void EndStore(MoveId id, const Move& move, RecordId record);
   void EndDiskMove(const DiskTier::Outcome& outcome);
   bool EndCopies();
+  void EndDemotion(MoveId id, const Move& move, const Status& status);
   void LoseLoad(MoveId id, const Move& move);
   void ForgetRecord(BlockId id);
   void Relocate(const DiskTier::Relocation& relocation);
@@ -445,6 +429,7 @@ class BlockStore {
   const KvLayout layout_;
   const Clock& clock_;
   const bool host_in_place_;
+  const bool host_addressable_;  // the device's memory
   SlotPool device_pool_;
   std::optional<SlotPool> host_pool_;
   PrefixIndex index_;
@@ -462,6 +447,7 @@ class BlockStore {
   std::unordered_map<BlockKey, FoundRecord> found_;
   std::unordered_map<RecordId, BlockKey> found_keys_;
   std::optional<DiskTier> disk_;
+  StagedSpillStore* const staging_;  // of disk_; null: the disk reads and writes blocks in place
   uint64_t next_move_ = 0;
   std::map<MoveId, Move> moves_;   // to and from the disk
   std::map<MoveId, Move> copies_;  // between the pools
@@ -473,8 +459,9 @@ class BlockStore {
   uint32_t first_worth_writing_ = 0;  // blocks before this position are not
   double loading_share_ = 0;          // of the time in which the disk loads
   Clock::Monotonic last_write_back_;
-  uint64_t written_back_ = 0;            // the use_order_ up to which WriteBack has nothing to do
-  std::unique_ptr<Stream> copy_stream_;  // first to go: it may still copy
+  uint64_t written_back_ = 0;  // the use_order_ up to which WriteBack has nothing to do
+  EventRef prefix_copy_;       // the latest: slots that it uses may have been given back
+  std::unique_ptr<CopyQueue> copy_queue_;  // first to go: it may still copy
 };
 
 }  // namespace cairn

@@ -31,6 +31,14 @@ BlockStoreStats BlockStore::stats() const {
   return stats;
 }
 
+LoadFlow BlockStore::host_flow() const {
+  LoadFlow flow = host_meter_.flow();
+  if (copy_queue_ != nullptr) {
+    flow.block_s = std::max(flow.block_s, copy_queue_->LimitedSeconds(layout_.block_bytes()));
+  }
+  return flow;
+}
+
 std::optional<DiskTierStats> BlockStore::disk_stats() const {
   if (!disk_) return std::nullopt;
   return disk_->stats();
@@ -75,6 +83,7 @@ void BlockStore::CheckInvariants() const {
   CHECK(parked_count == parked_count_);
   CHECK(found_.size() == found_keys_.size());
   if (disk_) CHECK(disk_->stats().records == record_count);
+  if (staging_ != nullptr) staging_->CheckInvariants();
   const BlockStoreStats gauges = stats();
   CHECK(gauges.free + gauges.filling + gauges.hot + gauges.in_flight == gauges.capacity);
   const PrefixIndex::Totals totals = index_.CheckInvariants();

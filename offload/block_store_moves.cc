@@ -9,12 +9,6 @@
 #include "offload/block_store.h"
 
 namespace cairn {
-namespace {
-
-// Of copies ahead of need that are under way at once.
-constexpr double kAheadSeconds = 0.005;
-
-}  // namespace
 
 bool BlockStore::CanLoad(const BlockMeta& meta) const {
   if (meta.load.valid() || IsResident(meta)) return false;
@@ -41,56 +35,11 @@ bool BlockStore::BeginLoad(BlockId id, uint32_t turn) {
             .first->second;
     if (!waits) BeginPromotion(copy);
   } else {
+    AwaitPrefixCopy();
     moves_.emplace(move, Move{.block = id, .target = target, .record = meta.record, .turn = turn});
     std::byte* const to = PoolOf(target.tier).Address(target.slot);
     disk_->Load(move, meta.record, IdentityOf(meta), {to, layout_.block_bytes()}, turn);
   }
-  return true;
-}
-
-// From the host pool to the device.
-void BlockStore::BeginPromotion(Move& move) {
-  move.waits = false;
-  move.began = copy_stream_->Record();
-  copy_stream_->Copy(device_pool_.Address(move.target.slot),
-                     host_pool_->Address(At(move.block).host), layout_.block_bytes());
-  move.event = copy_stream_->Record();
-  host_meter_.Begin(clock_.Now());
-}
-
-// Copies that nobody waits for yet, as long as nobody waits for another, and only so many that one
-// who comes meanwhile does not wait for them long.
-void BlockStore::BeginPromotionsAhead() {
-  std::vector<Move*> waiting;
-  uint32_t ahead_count = 0;  // under way
-  for (auto& [id, move] : copies_) {
-    if (move.target.tier != Tier::kDevice) continue;
-    if (move.waits) {
-      waiting.push_back(&move);
-    } else if (move.turn == kTurnAhead) {
-      ++ahead_count;
-    } else {
-      return;
-    }
-  }
-  const double block_s = host_flow().block_s;
-  const double count_max = block_s > 0 ? std::max(1.0, kAheadSeconds / block_s) : 1;
-  for (Move* move : waiting) {
-    if (ahead_count >= count_max) return;
-    BeginPromotion(*move);
-    ++ahead_count;
-  }
-}
-
-// True: it has not begun, and never will.
-bool BlockStore::CancelPromotion(MoveId id) {
-  const auto copy = copies_.find(id);
-  if (copy == copies_.end() || !copy->second.waits) return false;
-  const Change change(*this, At(copy->second.block));
-  At(copy->second.block).load = MoveId();
-  --in_flight_count_;
-  GiveSlot(copy->second.target);
-  copies_.erase(copy);
   return true;
 }
 
@@ -123,23 +72,36 @@ void BlockStore::OrderLoads() {
 // A load that has not begun is forgotten; one that has goes on.
 void BlockStore::CancelLoad(BlockId id) {
   BlockMeta& meta = At(id);
-  if (CancelPromotion(meta.load)) return;
-  const auto move = moves_.find(meta.load);
-  if (move == moves_.end() || !disk_->Cancel(move->first)) return;
+  auto* const moves = copies_.contains(meta.load) ? &copies_ : &moves_;
+  const auto move = moves->find(meta.load);
+  if (move == moves->end() || !CancelMove(*move)) return;
+  if (move->second.copy != nullptr) host_meter_.Cancel();
   const Change change(*this, meta);
   meta.load = MoveId();
   --in_flight_count_;
   GiveSlot(move->second.target);
-  moves_.erase(move);
+  moves->erase(move);
 }
 
 void BlockStore::CancelStore(BlockId id) {
   BlockMeta& meta = At(id);
-  const auto move = moves_.find(meta.store);
-  if (move == moves_.end() || !disk_->Cancel(move->first)) return;
-  moves_.erase(move);
+  auto* const moves = copies_.contains(meta.store) ? &copies_ : &moves_;
+  const auto move = moves->find(meta.store);
+  if (move == moves->end() || !CancelMove(*move)) return;
   const Change change(*this, meta);
   meta.store = MoveId();
+  if (move->second.target.slot.valid()) {
+    in_flight_count_ -= host_in_place_;
+    GiveSlot(move->second.target);
+  }
+  moves->erase(move);
+}
+
+// True: it has not begun, and never will.
+bool BlockStore::CancelMove(const std::pair<const MoveId, Move>& move) {
+  if (move.second.waits) return true;
+  return move.second.copy != nullptr ? copy_queue_->Cancel(move.second.copy)
+                                     : disk_->Cancel(move.first);
 }
 
 bool BlockStore::BeginSpill(BlockId id, const DepartureRef& departure) {
@@ -153,27 +115,9 @@ bool BlockStore::BeginSpill(BlockId id, const DepartureRef& departure) {
   const Change change(*this, meta);
   meta.store = move;
   meta.reused_since_spill = false;
+  AwaitPrefixCopy();
   moves_.emplace(move, Move{.block = id, .departure = departure});
   disk_->Spill(move, id, identity, {AddressOf(meta), layout_.block_bytes()});
-  return true;
-}
-
-// From the device to the host pool.
-bool BlockStore::BeginDemotion(BlockId id, const DepartureRef& departure) {
-  BlockMeta& meta = At(id);
-  CHECK(meta.device.valid() && !meta.host.valid() && !meta.store.valid());
-  if (!MakeHostRoom(id)) return false;
-  const Place target{Tier::kHost, host_pool_->Take()};
-  const MoveId move = NextMove();
-  const Change change(*this, meta);
-  meta.store = move;
-  in_flight_count_ += host_in_place_;
-  copy_stream_->Wait(meta.ready);
-  copy_stream_->Copy(host_pool_->Address(target.slot), device_pool_.Address(meta.device),
-                     layout_.block_bytes());
-  copies_.emplace(
-      move,
-      Move{.block = id, .target = target, .event = copy_stream_->Record(), .departure = departure});
   return true;
 }
 
@@ -305,6 +249,7 @@ void BlockStore::RetryLeaving() {
 
 bool BlockStore::Poll() {
   bool any = false;
+  if (copy_queue_ != nullptr) copy_queue_->Advance();
   if (disk_) {
     const DiskTier::News news = disk_->Poll();
     any = !news.outcomes.empty();
@@ -363,9 +308,10 @@ void BlockStore::EndLoad(MoveId id, const Move& move, const Status& status) {
     SlotIn(*meta, move.target.tier) = move.target.slot;
   }
   if (!is_wanted) return;
-  const bool is_elsewhere = meta->record != move.record;  // moved while it was to be read
+  const bool was_on_disk = move.record.valid();
+  const bool is_elsewhere = was_on_disk && meta->record != move.record;  // it was moved meanwhile
   const bool may_be_read_later = status.ok() || status.code() == Code::kCancelled;
-  if (!is_elsewhere && !may_be_read_later && meta->record.valid()) ForgetRecord(move.block);
+  if (was_on_disk && !is_elsewhere && !may_be_read_later) ForgetRecord(move.block);
   const bool is_doomed = meta->doomed && meta->hold_count == 0;
   LoseLoad(id, move);
   if (is_doomed) {
@@ -390,39 +336,6 @@ void BlockStore::EndStore(MoveId id, const Move& move, RecordId record) {
              move.departure->tier != Tier::kDevice) {
     EmptyMemory(move.block);
   }
-}
-
-bool BlockStore::EndCopies() {
-  std::vector<MoveId> over;
-  for (const auto& [id, move] : copies_) {
-    const bool is_over = move.event == nullptr || move.event->Passed();
-    if (!move.waits && is_over) over.push_back(id);
-  }
-  for (const MoveId id : over) {
-    const Move move = std::move(copies_.extract(id).mapped());
-    if (move.target.tier == Tier::kDevice) {
-      ++counts_.promotions;
-      host_meter_.End(move.event && move.began ? move.event->SecondsSince(*move.began) : 0);
-      EndLoad(id, move, Status());
-      continue;
-    }
-    ++counts_.demotions;
-    in_flight_count_ -= host_in_place_;
-    BlockMeta& meta = At(move.block);
-    {
-      const Change change(*this, meta);
-      meta.host = move.target.slot;
-      // In place there is one of the two; elsewhere the device's copy stays until it must go.
-      const bool leaves = host_in_place_ ? meta.hold_count == 0 : move.departure != nullptr;
-      if (leaves && meta.hold_count == 0) {
-        device_pool_.Give(std::exchange(meta.device, SlotId()));
-      } else if (host_in_place_) {  // somebody has come to use it where it was
-        host_pool_->Give(std::exchange(meta.host, SlotId()));
-      }
-    }
-    EndStore(id, move, RecordId());
-  }
-  return !over.empty();
 }
 
 void BlockStore::ForgetRecord(BlockId id) {

@@ -131,11 +131,13 @@ void BlockStore::Evict(BlockId id) {
   FreeIfGone(id);
 }
 
-// The block leaves every slot; a record stays.
+// The block leaves every slot; a record stays. A copy to the device that has begun reads one of the
+// slots: then the block stays, since somebody has just asked for it.
 void BlockStore::EmptyMemory(BlockId id) {
   BlockMeta& meta = At(id);
   CHECK(!meta.store.valid() && meta.hold_count == 0);
-  CancelPromotion(meta.load);
+  CancelLoad(id);
+  if (copies_.contains(meta.load)) return;
   {
     const Change change(*this, meta);
     for (const Tier tier : {Tier::kDevice, Tier::kHost}) {

@@ -126,6 +126,11 @@ std::vector<SpillCompletion> SegmentSpillStore::Poll() {
   return std::exchange(completions_, {});
 }
 
+std::vector<SpillTicket> SegmentSpillStore::TakeReturned() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(returned_, {});
+}
+
 SpillStats SegmentSpillStore::stats() const {
   std::lock_guard lock(mutex_);
   SpillStats stats;

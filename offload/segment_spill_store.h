@@ -49,6 +49,7 @@ class SegmentSpillStore final : public SpillStore {
   void Retire(SpillRetire order) override;
   bool Cancel(SpillTicket ticket) override;
   std::vector<SpillCompletion> Poll() override;
+  std::vector<SpillTicket> TakeReturned() override;
   SpillStats stats() const override;
 
  private:
@@ -102,6 +103,7 @@ class SegmentSpillStore final : public SpillStore {
   std::deque<SpillRead> read_orders_;
   size_t waiting_readers_ = 0;  // for their turn; each will take an order, if one is left
   std::vector<SpillCompletion> completions_;
+  std::vector<SpillTicket> returned_;
   bool moving_waits_ = false;  // retirements wait for the open segment
   uint64_t bytes_read_ = 0;
   uint64_t bytes_written_ = 0;

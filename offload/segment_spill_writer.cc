@@ -32,7 +32,9 @@ void SegmentSpillStore::Run(SpillWrite& order) {
   {
     std::lock_guard lock(mutex_);
     ++record_count_;
+    if (order.returns_payload) returned_.push_back(order.ticket);
   }
+  if (order.returns_payload) wake_();
   appended_.push_back({order.ticket, id, steady_clock::now() - start});
   if (!status.ok()) return FailAppended(status);
   CloseIfFull();

@@ -11,9 +11,9 @@
 //                                          +--Retire--> moved to the open segment, or gone
 //
 // Every order ends with one SpillCompletion of the same ticket, in any order, unless Cancel stopped
-// it. An order's memory stays valid until then. A completion tells of a failure by its status;
-// kDataLoss: the record is not what it should be, and the copy is lost. Nothing here throws, blocks
-// the caller on the disk, or tries again.
+// it. An order's memory, which is the host's, stays valid until then. A completion tells of a
+// failure by its status; kDataLoss: the record is not what it should be, and the copy is lost.
+// Nothing here throws, blocks the caller on the disk, or tries again.
 //
 // (1) A record is never readable before it is complete and would survive the death of the process.
 // (2) used_bytes never exceeds quota_bytes, and the files on disk never exceed it either.
@@ -59,6 +59,7 @@ struct SpillWrite {
   SpillTicket ticket;
   BlockIdentity block;
   std::span<const std::byte> payload;  // the block's bytes
+  bool returns_payload = false;        // TakeReturned says when they are not read any more
 };
 
 struct SpillRead {
@@ -102,6 +103,9 @@ struct SpillStats {
   uint64_t record_count = 0;      // read, appended or moved since the start: the store gets on
   uint64_t bandwidth_limit = 0;   // bytes a second; 0: none
   uint64_t foreign_segments = 0;  // of another model, layout or version: left alone until they age
+  // Slots of the host's memory through which blocks pass, and those that are in use; 0: none pass.
+  uint32_t staging_count = 0;
+  uint32_t staged_count = 0;
 };
 
 class SpillStore {
@@ -126,6 +130,9 @@ class SpillStore {
 
   // What has ended since the last call.
   virtual std::vector<SpillCompletion> Poll() = 0;
+  // Of writes that ask for it: those whose payload is not needed any more since the last call. Most
+  // have not ended yet.
+  virtual std::vector<SpillTicket> TakeReturned() = 0;
 
   virtual SpillStats stats() const = 0;
 };

@@ -73,6 +73,7 @@ Result<LoadOptions> ToLoadOptions(const ServerConfig& config) {
   options.host_memory_bytes = config.host_memory_bytes;
   options.host_in_place = config.host_blocks == "in-place";
   options.lock_host = config.host_pages == "locked";
+  options.host_bandwidth_limit = config.host_bandwidth_limit;
   options.context_length = static_cast<uint32_t>(config.context_length);
   options.trace_path = config.trace_file;
   options.calibrate = config.recalibrate ? Calibrate::kAnew : Calibrate::kOnce;

@@ -101,7 +101,7 @@ std::vector<Setting> ComputeAndNetworkSettings() {
   };
 }
 
-std::vector<Setting> MemoryAndOtherSettings() {
+std::vector<Setting> MemoryAndDiskSettings() {
   using C = ServerConfig;
   return {
       {"--device-memory", "device_memory_bytes", "Memory", "SIZE", "for KV blocks",
@@ -118,6 +118,10 @@ std::vector<Setting> MemoryAndOtherSettings() {
        "whether the host's memory for KV blocks may be swapped out: swappable, or locked, which "
        "needs a limit on locked memory that allows it",
        TextSetting{&C::host_pages, {"swappable", "locked"}}},
+      {"--host-bandwidth-limit", "host_bandwidth_limit", "Memory", "SIZE/s",
+       "copies of KV blocks between the device and the host's memory, both ways together",
+       NumberSetting{&C::host_bandwidth_limit, 64u << 10, uint64_t{1} << 44, "none",
+                     Unit::kBytesPerSecond}},
 
       {"--disk-dir", "disk_dir", "Disk", "DIR",
        "where sessions, and KV blocks that leave memory, are kept from one start to the next; made "
@@ -135,7 +139,12 @@ std::vector<Setting> MemoryAndOtherSettings() {
        "reads and writes of KV blocks together",
        NumberSetting{&C::disk_bandwidth_limit, 64u << 10, uint64_t{1} << 40, "none",
                      Unit::kBytesPerSecond}},
+  };
+}
 
+std::vector<Setting> SchedulingAndOtherSettings() {
+  using C = ServerConfig;
+  return {
       {"--threads", "threads", "Scheduling", "N", "compute threads",
        NumberSetting{&C::threads, 1, 256, "one a core"}},
       {"--max-concurrent", "max_concurrent", "Scheduling", "N", "sequences that run at once",
@@ -173,7 +182,9 @@ std::vector<Setting> MemoryAndOtherSettings() {
 const std::vector<Setting>& Settings() {
   static const std::vector<Setting> kSettings = [] {
     std::vector<Setting> settings = ComputeAndNetworkSettings();
-    for (Setting& setting : MemoryAndOtherSettings()) settings.push_back(std::move(setting));
+    for (auto* const others : {&MemoryAndDiskSettings, &SchedulingAndOtherSettings}) {
+      for (Setting& setting : others()) settings.push_back(std::move(setting));
+    }
     return settings;
   }();
   return kSettings;
@@ -351,6 +362,10 @@ Status CheckTogether(const ServerConfig& config) {
   }
   if (config.disk_dir.empty() && config.disk_bandwidth_limit > 0) {
     return InvalidArgument("--disk-bandwidth-limit: limits nothing without --disk-dir");
+  }
+  if (config.disk_dir.empty() && config.host_memory_bytes == 0 && config.host_bandwidth_limit > 0) {
+    return InvalidArgument(
+        "--host-bandwidth-limit: limits nothing without --host-memory or --disk-dir");
   }
   return Status();
 }

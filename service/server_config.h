@@ -35,6 +35,7 @@ struct ServerConfig {
   uint64_t host_memory_bytes = 0;        // 0: no host tier
   std::string host_blocks = "in-place";  // or "copied"
   std::string host_pages = "swappable";  // or "locked"
+  uint64_t host_bandwidth_limit = 0;     // bytes a second; 0: none
 
   uint64_t disk_memory_bytes = 0;     // 0: fits the disk
   uint64_t disk_bandwidth_limit = 0;  // bytes a second; 0: none

@@ -14,6 +14,7 @@
 #include "offload/block_store.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_spill_store.h"
+#include "tests/fakes/far_device.h"
 #include "tests/fakes/late_copy_device.h"
 #include "tests/fakes/pattern_kv.h"
 
@@ -32,6 +33,9 @@ struct Setup {
   bool in_place;
   uint64_t disk_blocks;  // 0: no disk
   double faults;         // chance of each kind
+  // The device's memory cannot be addressed; what comes from disk passes through so many slots.
+  uint32_t staging_blocks = 0;
+  uint64_t host_bandwidth_limit = 0;
   uint32_t operation_count = 60000;
 };
 std::ostream& operator<<(std::ostream& out, const Setup& setup) { return out << setup.name; }
@@ -43,13 +47,29 @@ struct Run {
   size_t next = 0;          // blocks before it are sealed and ready
 };
 
+// A block that began with another's bytes.
+struct Copied {
+  Tokens tokens;
+  size_t begin;
+  PartialBlock block;
+};
+
 class History {
  public:
-  explicit History(const Setup& setup)
-      : setup_(setup), rng_(setup.seed), device_(1 << 24, setup.seed) {
+  explicit History(const Setup& setup) : setup_(setup), rng_(setup.seed) {
+    device_ = std::make_unique<LateCopyDevice>(1 << 24, setup.seed);
+    if (setup.staging_blocks > 0) {
+      auto far = std::make_unique<FarDevice>(std::move(device_), setup.faults / 4, setup.seed);
+      far_ = far.get();
+      device_ = std::move(far);
+    }
+    auto compute = device_->NewStream(StreamUse::kCompute);
+    CHECK(compute.ok());
+    compute_ = *std::move(compute);
     Open();
   }
   ~History() {
+    copied_.reset();
     runs_.clear();
     store_.reset();
   }
@@ -61,8 +81,10 @@ class History {
       Start();
     } else if (choice < 500) {
       if (Run* run = AnyRun()) Advance(*run);
-    } else if (choice < 600) {
+    } else if (choice < 570) {
       Finish();
+    } else if (choice < 600) {
+      CopyPrefix();
     } else if (choice < 650) {
       Suspend();
     } else if (choice < 950) {
@@ -87,18 +109,30 @@ class History {
 
   // No more faults: everything that is under way ends, and then nothing is left of it.
   void Settle() {
+    copied_.reset();
     runs_.clear();
     if (spill_ != nullptr) {
       spill_->options = Options();
       spill_->options.read_error = spill_->options.write_error = spill_->options.corruption = 0;
       spill_->options.answer_chance = 1;
     }
-    for (int i = 0; i < 10000 && (departures_ > 0 || store_->stats().in_flight > 0); ++i) {
+    const auto is_busy = [&] {
+      const bool is_staged = store_->disk_stats() && store_->disk_stats()->store.staged_count > 0;
+      return departures_ > 0 || store_->stats().in_flight > 0 || store_->has_copies_under_way() ||
+             is_staged;
+    };
+    Expect();
+    store_->SpillAll([this] { --departures_; });
+    for (int i = 0; i < 10000 && is_busy(); ++i) {
       clock_.Advance(std::chrono::milliseconds(100));
       store_->Poll();
     }
     EXPECT_EQ(departures_, 0);
     EXPECT_EQ(store_->stats().in_flight, 0u);
+    if (store_->disk_stats()) {
+      EXPECT_EQ(store_->disk_stats()->store.staging_count, setup_.staging_blocks);
+      EXPECT_EQ(store_->disk_stats()->store.staged_count, 0u);
+    }
     Count();
     EXPECT_EQ(store_->stats().held_hot + store_->stats().filling, 0u);
     Check();
@@ -107,6 +141,7 @@ class History {
   const BlockStoreStats& totals() const { return totals_; }
   uint64_t loads() const { return loads_; }
   uint64_t lost() const { return lost_; }
+  uint64_t copied() const { return copied_count_; }
 
  private:
   FakeSpillOptions Options() {
@@ -123,19 +158,22 @@ class History {
     const OffloadConfig config{.device_blocks_max = setup_.device_blocks,
                                .host_blocks_max = setup_.host_blocks,
                                .host_in_place = setup_.in_place,
+                               .staging_blocks_max = std::max(setup_.staging_blocks, 2u),
+                               .host_bandwidth_limit = setup_.host_bandwidth_limit,
                                .verify_duplicates = true};
     std::unique_ptr<FakeSpillStore> spill;
     if (setup_.disk_blocks > 0) {
       spill = std::make_unique<FakeSpillStore>(disk_, Options(), layout_.block_bytes());
     }
     spill_ = spill.get();
-    auto store = BlockStore::Create(config, layout_, device_, clock_, std::move(spill));
+    auto store = BlockStore::Create(config, layout_, *device_, clock_, std::move(spill));
     CHECK(store.ok());
     store_ = *std::move(store);
   }
 
   // The process dies: only the disk stays.
   void Restart() {
+    copied_.reset();
     runs_.clear();
     Count();
     store_.reset();
@@ -163,6 +201,12 @@ class History {
     store_->SetRecomputePrice(kPrices[rng_.Below(3)]);
   }
 
+  // The bytes of a block, as operations on the compute stream would see them.
+  std::byte* Reach(const std::byte* address) {
+    CHECK(compute_->Synchronize().ok());
+    return far_ != nullptr ? far_->Reach(address) : const_cast<std::byte*>(address);
+  }
+
   Run* AnyRun() { return runs_.empty() ? nullptr : &runs_[rng_.Below(runs_.size())]; }
 
   Tokens SomeContext() {
@@ -175,6 +219,27 @@ class History {
     }
     tokens.resize(std::min<size_t>(tokens.size(), kContextBlocksMax * kBlockTokens - 1));
     return tokens;
+  }
+
+  // Begins a block with another's bytes, and sees later whether they came.
+  void CopyPrefix() {
+    if (copied_) {
+      for (size_t i = 1; i <= copied_->block.token_count; ++i) {
+        const auto context = std::span(copied_->tokens).first(copied_->begin + i);
+        ASSERT_TRUE(HasPatternKv(layout_, Reach(copied_->block.block.writable_address()), context));
+      }
+      return copied_.reset();
+    }
+    const Tokens tokens = SomeContext();
+    BlockKey parent = root_;
+    size_t begin = 0;
+    for (; begin + kBlockTokens < tokens.size() && rng_.Chance(0.6); begin += kBlockTokens) {
+      parent = ChildKey(parent, std::span(tokens).subspan(begin, kBlockTokens));
+    }
+    auto block = store_->CopyPrefix(parent, std::span(tokens).subspan(begin), *compute_);
+    copied_count_ += block.has_value();
+    // Dropped at once: its slot may have another block before the copy comes.
+    if (block && rng_.Chance(0.5)) copied_.emplace(tokens, begin, *std::move(block));
   }
 
   // Takes everything that a context needs, or nothing.
@@ -222,7 +287,7 @@ class History {
   void Verify(const Run& run, size_t block) {
     for (size_t i = 1; i <= kBlockTokens; ++i) {
       const auto context = std::span(run.tokens).first(block * kBlockTokens + i);
-      ASSERT_TRUE(HasPatternKv(layout_, run.holds[block].address(), context));
+      ASSERT_TRUE(HasPatternKv(layout_, Reach(run.holds[block].address()), context));
     }
   }
 
@@ -246,7 +311,8 @@ class History {
       }
       if (IsFilling(run, run.next)) {
         for (size_t i = 1; i <= own.size(); ++i) {
-          WritePatternKv(layout_, hold.writable_address(), std::span(run.tokens).first(begin + i));
+          WritePatternKv(layout_, Reach(hold.writable_address()),
+                         std::span(run.tokens).first(begin + i));
         }
         if (own.size() < kBlockTokens) return;
         hold = store_->Seal(std::move(hold), Parent(run), own, kPriorityDefault);
@@ -276,7 +342,7 @@ class History {
     if (run.next + 1 == run.holds.size() && tail > 0 && rng_.Chance(0.7)) {
       const auto own = std::span(run.tokens).last(tail);
       for (size_t i = 1; i <= tail; ++i) {
-        WritePatternKv(layout_, run.holds.back().writable_address(),
+        WritePatternKv(layout_, Reach(run.holds.back().writable_address()),
                        std::span(run.tokens).first(run.next * kBlockTokens + i));
       }
       store_->Park(std::move(run.holds.back()), Parent(run), own, kPriorityDefault);
@@ -306,11 +372,15 @@ class History {
       .layer_count = 2, .kv_head_count = 1, .head_dim = 2, .block_tokens = kBlockTokens};
   const BlockKey root_ = RootKey({1, 2}, "layout", "");
   FakeClock clock_;
-  LateCopyDevice device_;
+  std::unique_ptr<Device> device_;
+  FarDevice* far_ = nullptr;
+  std::unique_ptr<Stream> compute_;
   FakeDisk disk_;
   FakeSpillStore* spill_ = nullptr;
   std::unique_ptr<BlockStore> store_;
   std::vector<Run> runs_;
+  std::optional<Copied> copied_;
+  uint64_t copied_count_ = 0;
   std::vector<Tokens> contexts_;
   int departures_ = 0;
   BlockStoreStats totals_;
@@ -331,6 +401,7 @@ TEST_P(BlockStoreTiersTest, RandomHistory) {
   // The history went everywhere.
   EXPECT_EQ(history.loads() > 100, setup.disk_blocks > 0);
   EXPECT_EQ(history.lost() > 20, setup.faults > 0);
+  EXPECT_GT(history.copied(), 100u);
   EXPECT_EQ(history.totals().demotions > 20, setup.host_blocks > 0);
   EXPECT_EQ(history.totals().promotions > 20, setup.host_blocks > 0 && !setup.in_place);
 }
@@ -344,7 +415,14 @@ INSTANTIATE_TEST_SUITE_P(All, BlockStoreTiersTest,
                                          Setup{"SmallDisk", 6, 12, 4, true, 24, 0},
                                          Setup{"FaultyInPlace", 7, 8, 6, true, 60, 0.1},
                                          Setup{"FaultyCopied", 8, 14, 6, false, 60, 0.1},
-                                         Setup{"FaultyDisk", 9, 14, 0, true, 40, 0.3}),
+                                         Setup{"FaultyDisk", 9, 14, 0, true, 40, 0.3},
+                                         Setup{"FarDisk", 10, 16, 0, false, 100, 0, 4},
+                                         Setup{"FarAll", 11, 16, 8, false, 60, 0, 8},
+                                         Setup{"FarFaulty", 12, 14, 6, false, 40, 0.1, 4},
+                                         Setup{"FarTwoSlots", 13, 14, 0, false, 40, 0.1, 2},
+                                         // About one block an operation.
+                                         Setup{"CopiedSlowly", 14, 16, 12, false, 100, 0, 0, 5000},
+                                         Setup{"FarSlowly", 15, 14, 8, false, 60, 0.1, 4, 5000}),
                          [](const auto& param) { return std::string(param.param.name); });
 
 }  // namespace

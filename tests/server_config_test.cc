@@ -64,6 +64,7 @@ void ExpectEveryFieldIsSet(const ServerConfig& config) {
   EXPECT_EQ(config.disk_dir, "/var/lib/cairn");
   EXPECT_EQ(config.durability, "os");
   EXPECT_EQ(config.disk_memory_bytes, 67'108'864u);
+  EXPECT_EQ(config.host_bandwidth_limit, 31'457'280u);
   EXPECT_EQ(config.disk_bandwidth_limit, 20'971'520u);
   EXPECT_EQ(config.threads, 5u);
   EXPECT_EQ(config.max_concurrent, 6u);
@@ -96,6 +97,7 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
                                           "--host-memory=3MiB",
                                           "--host-blocks=copied",
                                           "--host-pages=locked",
+                                          "--host-bandwidth-limit=30MiB/s",
                                           "--disk-dir=/var/lib/cairn",
                                           "--durability=os",
                                           "--disk-memory=64MiB",
@@ -122,7 +124,8 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
       "listen: '0.0.0.0:1' health_listen: '[::]:2' message_bytes_max: 1048576\n"
       "request_memory_bytes: 3145728 stream_buffer_tokens: 7 stream_interval_ms: 8\n"
       "drain_grace_seconds: 3 device_memory_bytes: 2147483648 host_memory_bytes: 3145728\n"
-      "host_blocks: 'copied' host_pages: 'locked' disk_dir: '/var/lib/cairn' durability: 'os'\n"
+      "host_blocks: 'copied' host_pages: 'locked' host_bandwidth_limit: 31457280\n"
+      "disk_dir: '/var/lib/cairn' durability: 'os'\n"
       "disk_memory_bytes: 67108864 disk_bandwidth_limit: 20971520 threads: 5\n"
       "max_concurrent: 6 prefill_chunk_tokens: 512 max_tokens_default: 9\n"
       "restore_policy: 'cake' recalibrate: true restore_cut_percent: 7 restore_share_percent: 35\n"

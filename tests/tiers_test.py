@@ -176,6 +176,7 @@ def check_refusals(cairnd, scratch):
     expect_refusal(cairnd, "--host-memory", "100KiB", says=["--host-memory", "1MiB"])
     expect_refusal(cairnd, "--disk-memory", "1GiB", says=["--disk-memory", "--disk-dir"])
     expect_refusal(cairnd, "--disk-bandwidth-limit", "1MiB/s", says=["--disk-bandwidth-limit", "--disk-dir"])
+    expect_refusal(cairnd, "--host-bandwidth-limit", "1MiB/s", says=["--host-bandwidth-limit", "--host-memory"])
     expect_refusal(cairnd, "--disk-dir", str(scratch / "d"), "--disk-memory", "16KiB", says=["--disk-memory", "16MiB"])
     expect_refusal(cairnd, "--host-blocks", "somehow", says=["--host-blocks", "in-place"])
     expect_refusal(cairnd, "--host-pages", "glued", says=["--host-pages", "swappable"])

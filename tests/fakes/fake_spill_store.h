@@ -4,6 +4,7 @@
 // a time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -97,6 +98,7 @@ class FakeSpillStore final : public SpillStore {
     const size_t read_count = std::erase_if(reads_, [&](auto& r) { return r.ticket == ticket; });
     for (size_t i = 0; i < writes_.size(); ++i) {
       if (writes_[i].order.ticket != ticket) continue;
+      if (writes_[i].is_returned) return false;  // it has begun
       writes_.erase(writes_.begin() + static_cast<ptrdiff_t>(i));
       close_at_ = closed > i ? closed - 1 : closed;
       return true;
@@ -111,6 +113,8 @@ class FakeSpillStore final : public SpillStore {
     for (size_t i = out.size(); i > 1; --i) std::swap(out[i - 1], out[rng_.Below(i)]);
     return out;
   }
+
+  std::vector<SpillTicket> TakeReturned() override { return std::exchange(returned_, {}); }
 
   SpillStats stats() const override {
     return {.quota_bytes = options.quota_blocks * block_bytes_,
@@ -130,6 +134,10 @@ class FakeSpillStore final : public SpillStore {
   struct Pending {
     SpillWrite order;
     std::vector<std::byte> payload;
+    bool is_returned = false;
+    bool is_intact() const {
+      return std::memcmp(order.payload.data(), payload.data(), payload.size()) == 0;
+    }
   };
 
   uint64_t used_blocks() const {
@@ -138,7 +146,20 @@ class FakeSpillStore final : public SpillStore {
     return count;
   }
 
+  // The first write that asks for it and has its payload still.
+  bool ReturnOne() {
+    const auto next = std::ranges::find_if(writes_, [](const Pending& pending) {
+      return pending.order.returns_payload && !pending.is_returned;
+    });
+    if (next == writes_.end() || rng_.Chance(0.5)) return false;
+    CHECK(next->is_intact());
+    next->is_returned = true;
+    returned_.push_back(next->order.ticket);
+    return true;
+  }
+
   bool CarryOutOne() {
+    if (ReturnOne()) return true;
     const uint64_t choice = rng_.Below(3);
     if (choice == 0 && close_at_ > 0) return WriteSegment(), true;
     if (choice == 1 && !retirements_.empty()) return RetireOne(), true;
@@ -153,8 +174,7 @@ class FakeSpillStore final : public SpillStore {
     for (; close_at_ > 0; --close_at_) {
       Pending pending = std::move(writes_.front());
       writes_.pop_front();
-      const auto now = pending.order.payload;
-      CHECK(std::memcmp(now.data(), pending.payload.data(), now.size()) == 0);
+      CHECK(pending.is_returned || pending.is_intact());
       SpillCompletion done{.ticket = pending.order.ticket, .time = options.operation_time};
       if (fails) {
         done.status = Status(Code::kUnavailable, "the disk is full");
@@ -235,6 +255,7 @@ class FakeSpillStore final : public SpillStore {
   std::vector<SpillRead> reads_;
   std::vector<SpillRetire> retirements_;
   std::vector<SpillCompletion> done_;
+  std::vector<SpillTicket> returned_;
   uint64_t read_count_ = 0;
   uint64_t failed_count_ = 0;  // reads that fails_every failed
 };

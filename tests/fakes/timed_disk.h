@@ -58,6 +58,8 @@ class TimedDisk final : public SpillStore {
     CarryOut();
     return std::exchange(done_, {});
   }
+  std::vector<SpillTicket> TakeReturned() override { return {}; }
+
   SpillStats stats() const override {
     return {.quota_bytes = uint64_t{1} << 40,
             .used_bytes = records_.size() * block_bytes_,

@@ -89,6 +89,8 @@ class TimedSpillStore final : public SpillStore {
     return std::exchange(done_, {});
   }
 
+  std::vector<SpillTicket> TakeReturned() override { return {}; }
+
   SpillStats stats() const override {
     return {.quota_bytes = options_.quota_blocks * block_bytes_,
             .used_bytes = used_blocks_ * block_bytes_,
