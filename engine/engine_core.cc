@@ -315,16 +315,16 @@ void EngineCore::AddTierStats(EngineStats& stats) const {
   if (!disk) return;
   const auto record_bytes = static_cast<int64_t>(disk->store.record_bytes);
   const std::chrono::duration<double> load_seconds = disk->load_time;
-  stats.tiers.push_back(
-      {.tier = Tier::kDisk,
-       .capacity_blocks = static_cast<int64_t>(disk->store.quota_bytes) / record_bytes,
-       .used_blocks = static_cast<int64_t>(disk->records),
-       .bytes_read = static_cast<int64_t>(disk->store.bytes_read),
-       .bytes_written = static_cast<int64_t>(disk->store.bytes_written),
-       .evictions = static_cast<int64_t>(disk->retired_segments),
-       .bandwidth =
-           load_seconds.count() > 0 ? static_cast<double>(record_bytes) / load_seconds.count() : 0,
-       .latency = disk->load_time});
+  stats.tiers.push_back({.tier = Tier::kDisk,
+                         .capacity_blocks = static_cast<int64_t>(disk->capacity),
+                         .used_blocks = static_cast<int64_t>(disk->records),
+                         .bytes_read = static_cast<int64_t>(disk->store.bytes_read),
+                         .bytes_written = static_cast<int64_t>(disk->store.bytes_written),
+                         .evictions = static_cast<int64_t>(disk->retired_segments),
+                         .bandwidth = load_seconds.count() > 0
+                                          ? static_cast<double>(record_bytes) / load_seconds.count()
+                                          : 0,
+                         .latency = disk->load_time});
   stats.blocks_reloaded = static_cast<int64_t>(disk->loads + blocks.promotions);
   stats.blocks_corrupt = static_cast<int64_t>(disk->corrupt);
   stats.segments_foreign = static_cast<int64_t>(disk->store.foreign_segments);

@@ -80,11 +80,13 @@ Result<uint32_t> HostBlocks(const LoadOptions& options, const KvLayout& layout) 
 }
 
 // "device   3,456 tokens in 216 blocks of 16, up to 76 MiB"
-std::string TierLine(const char* tier, uint64_t blocks, const ModelInfo& info) {
+std::string TierLine(const char* tier, uint64_t blocks, const ModelInfo& info,
+                     uint64_t size_bytes = 0) {
+  if (size_bytes == 0) size_bytes = blocks * static_cast<uint64_t>(info.bytes_per_block);
   char line[160];
   std::snprintf(line, sizeof line, "%-8s %s tokens in %s blocks of %d, up to %.0f MiB", tier,
                 Grouped(blocks * info.block_tokens).c_str(), Grouped(blocks).c_str(),
-                info.block_tokens, double(blocks) * info.bytes_per_block / kMiB);
+                info.block_tokens, double(size_bytes) / kMiB);
   return line;
 }
 
@@ -139,8 +141,8 @@ std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& d
   lines.push_back(TierLine("device", blocks.device_capacity, info));
   if (blocks.host_capacity > 0) lines.push_back(TierLine("host", blocks.host_capacity, info));
   if (const std::optional<DiskTierStats> disk = parts.blocks->disk_stats()) {
-    lines.push_back(TierLine("disk", disk->store.quota_bytes / disk->store.record_bytes, info) +
-                    "; " + Grouped(disk->records) + " blocks are there");
+    lines.push_back(TierLine("disk", disk->capacity, info, disk->store.quota_bytes) + "; " +
+                    Grouped(disk->records) + " blocks are there");
   }
   std::snprintf(line, sizeof line, "compute  %s, %u %s, %s%s", info.arithmetic.c_str(),
                 device.thread_count, device.backend == "cuda" ? "multiprocessors" : "threads",

@@ -18,6 +18,14 @@ constexpr std::chrono::seconds kWriteProbeInterval{10};
 constexpr int kRecordsBefore = 4;
 constexpr uint64_t kCompactMin = 4;  // segments, below which dead records are left alone
 
+// What is kept free: blocks are written while the oldest segment goes, and what is kept of it.
+uint64_t FreeBytesKept(const SpillStats& stats) { return stats.segment_bytes + stats.record_bytes; }
+
+uint64_t CapacityOf(const SpillStats& stats) {
+  const uint64_t others = stats.reserved_bytes + FreeBytesKept(stats);
+  return stats.quota_bytes <= others ? 0 : (stats.quota_bytes - others) / stats.record_bytes;
+}
+
 // Orders before which no price is trusted: the first ones meet cold caches.
 constexpr uint64_t kTrustedMin = 8;
 
@@ -351,7 +359,7 @@ std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
     if (entry.second.records.empty()) return candidate(entry, 0, false);
     dead += entry.second.dead_count();
   }
-  if (!HasRoomFor(stats.segment_bytes + stats.record_bytes)) {
+  if (!HasRoomFor(FreeBytesKept(stats))) {
     const SegmentId oldest = store_->OldestSegment();
     if (!oldest.valid()) return std::nullopt;
     const auto own = segments_.find(oldest);
@@ -383,6 +391,7 @@ void DiskTier::Retire(MoveId move, const Candidate& candidate, const std::vector
 DiskTierStats DiskTier::stats() const {
   DiskTierStats stats = counts_;
   stats.store = store_->stats();
+  stats.capacity = CapacityOf(stats.store);
   for (const auto& [id, segment] : segments_) stats.records += segment.records.size();
   if (retiring_) stats.records += retiring_->kept.size();
   stats.is_paused = hangs_ || health_.is_paused();

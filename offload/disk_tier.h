@@ -36,8 +36,9 @@ namespace cairn {
 
 struct DiskTierStats {
   SpillStats store;
-  uint64_t records = 0;  // that somebody may want
-  uint64_t loads = 0;    // since the start: orders that ended well
+  uint64_t capacity = 0;  // blocks: with so many nothing has to go; then the oldest segment does
+  uint64_t records = 0;   // that somebody may want
+  uint64_t loads = 0;     // since the start: orders that ended well
   uint64_t spills = 0;
   uint64_t load_failures = 0;  // of them `corrupt` because the record was not what it should be
   uint64_t spill_failures = 0;

@@ -8,7 +8,7 @@
 namespace cairn {
 namespace {
 
-constexpr uint64_t kSegmentBytesMin = uint64_t{4} << 20;
+constexpr uint64_t kSegmentBytesMin = uint64_t{1} << 20;
 constexpr uint64_t kSegmentBytesMax = uint64_t{64} << 20;
 
 // The quota may have become smaller since the segments were written.
@@ -28,11 +28,13 @@ Status FitQuota(RocksdbSegments& files, std::vector<SegmentFile>& found, uint64_
 
 Result<SpillStoreConfig> SpillStoreConfig::Resolve(const KvLayout& layout) const {
   SpillStoreConfig resolved = *this;
+  const uint64_t record_bytes = RecordFileBytesMax(layout.block_tokens, layout.block_bytes());
   if (segment_bytes == 0) {
     resolved.segment_bytes = std::clamp(quota_bytes / 16, kSegmentBytesMin, kSegmentBytesMax);
   }
-  const uint64_t record_bytes = RecordFileBytesMax(layout.block_tokens, layout.block_bytes());
-  const uint64_t needed = kDatabaseBytesMax + 2 * std::max(resolved.segment_bytes, record_bytes);
+  resolved.segment_bytes = std::max(resolved.segment_bytes, record_bytes);
+  // One record, and room for the next segment while the one before it goes.
+  const uint64_t needed = kDatabaseBytesMax + resolved.segment_bytes + 2 * record_bytes;
   if (quota_bytes < needed) {
     return InvalidArgument("disk tier: a quota of " + std::to_string(quota_bytes) +
                            " bytes is too small, at least " + std::to_string(needed) +

@@ -31,12 +31,12 @@ inline constexpr int kSpillReadThreads = 3;
 struct SpillStoreConfig {
   std::string directory;  // DataDirectory::blocks_path()
   uint64_t quota_bytes = 0;
-  uint64_t segment_bytes = 0;    // 0: a sixteenth of the quota, 4 to 64 MiB
+  uint64_t segment_bytes = 0;    // 0: a sixteenth of the quota, 1 to 64 MiB; a record at least
   uint64_t bandwidth_limit = 0;  // bytes a second, reads and writes together; 0: no limit
   std::chrono::milliseconds idle_close{1000};
 
-  // With the size of segments chosen. kInvalidArgument: the quota has no room for two segments of
-  // one record at least.
+  // With the size of segments chosen. kInvalidArgument: the quota has no room for a record and
+  // the next segment.
   Result<SpillStoreConfig> Resolve(const KvLayout& layout) const;
 };
 

@@ -135,6 +135,7 @@ SpillStats SegmentSpillStore::stats() const {
   std::lock_guard lock(mutex_);
   SpillStats stats;
   stats.quota_bytes = config_.quota_bytes;
+  stats.reserved_bytes = kDatabaseBytesMax;
   stats.used_bytes = ledger_.used_bytes();
   stats.segment_bytes = config_.segment_bytes;
   stats.record_bytes = record_bytes_;

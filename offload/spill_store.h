@@ -94,11 +94,12 @@ struct SpillCompletion {
 
 struct SpillStats {
   uint64_t quota_bytes = 0;
-  uint64_t used_bytes = 0;     // closed segments, and what was ordered to be written
-  uint64_t segment_bytes = 0;  // a segment is closed when it has so much
-  uint64_t record_bytes = 0;   // what one block takes
-  uint64_t segment_count = 0;  // closed ones
-  uint64_t bytes_read = 0;     // since the start
+  uint64_t reserved_bytes = 0;  // of it, what is no record's: counted as used from the start
+  uint64_t used_bytes = 0;      // closed segments, and what was ordered to be written
+  uint64_t segment_bytes = 0;   // a segment is closed when it has so much
+  uint64_t record_bytes = 0;    // what one block takes
+  uint64_t segment_count = 0;   // closed ones
+  uint64_t bytes_read = 0;      // since the start
   uint64_t bytes_written = 0;
   uint64_t record_count = 0;      // read, appended or moved since the start: the store gets on
   uint64_t bandwidth_limit = 0;   // bytes a second; 0: none

@@ -331,8 +331,10 @@ TEST_F(SpillStoreTest, WhatCannotBeOpenedIsRefused) {
   config = Config();
   config.quota_bytes = 1 << 20;
   EXPECT_EQ(refusal(config).ToString(),
-            "INVALID_ARGUMENT: disk tier: a quota of 1048576 bytes is too small, at least 4325376 "
-            "are needed");
+            "INVALID_ARGUMENT: disk tier: a quota of 1048576 bytes is too small, at least " +
+                std::to_string(kDatabaseBytesMax + config.segment_bytes +
+                               2 * RecordFileBytesMax(layout_.block_tokens, kBlockBytes)) +
+                " are needed");
 }
 
 TEST_F(SpillStoreTest, OneStoreADirectory) {
