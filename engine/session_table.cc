@@ -103,7 +103,10 @@ Status SessionTable::Restore(StoredSession stored) {
   CHECK(session.serial > 0 && session.serial < next_serial_);
   total_token_count_ += session.tokens.size();
   std::string id = session.id;
-  NoteExpiry(sessions_.emplace(std::move(id), std::move(session)).first->second);
+  const Session& stored_session =
+      sessions_.emplace(std::move(id), std::move(session)).first->second;
+  NoteExpiry(stored_session);
+  order_.Insert(stored_session);
   token_bound_ = std::max(token_bound_, total_token_count_);
   session_bound_ = std::max(session_bound_, sessions_.size());
   return Status();
@@ -114,6 +117,7 @@ void SessionTable::Forget(const std::string& id) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   ForgetExpiry(found->second);
+  order_.Erase(found->second);
   total_token_count_ -= found->second.tokens.size();
   sessions_.erase(found);
 }
@@ -211,7 +215,7 @@ Result<const Session*> SessionTable::Truncate(const std::string& id, int64_t tok
   RETURN_IF_ERROR(ValidateTokenCount(token_count, *session));
   if (changes_) changes_->ChangeTokens(*session, token_count);
   total_token_count_ -= static_cast<uint64_t>(session->token_count() - token_count);
-  session->tokens.resize(static_cast<size_t>(token_count));
+  order_.Change(*session, [&] { session->tokens.resize(static_cast<size_t>(token_count)); });
   session->token_digest = ExtendTokenDigest(kNoTokensDigest, session->tokens);
   session->computed_token_count = std::min(session->computed_token_count, token_count);
   session->update_time = MarkUsed(*session);
@@ -241,7 +245,7 @@ Result<int64_t> SessionTable::Append(const std::string& id, std::span<const uint
   ASSIGN_OR_RETURN(Session* const session, FindMutable(id));
   for (const uint32_t token : tokens) CHECK(token < vocabulary_size_);  // refused at the door
   if (changes_) changes_->ChangeTokens(*session, session->token_count());
-  session->tokens.insert(session->tokens.end(), tokens.begin(), tokens.end());
+  order_.Append(*session, tokens);
   session->token_digest = ExtendTokenDigest(session->token_digest, tokens);
   total_token_count_ += tokens.size();
   session->update_time = MarkUsed(*session);
@@ -296,19 +300,11 @@ SessionInfo SessionTable::Info(const Session& session) const {
   return info;
 }
 
-size_t SessionTable::SharedPrefix(const Session& session) const {
-  size_t longest = 0;
-  for (const auto& [id, other] : sessions_) {
-    if (&other == &session || other.cache_salt != session.cache_salt) continue;
-    const auto end = std::ranges::mismatch(session.tokens, other.tokens).in1;
-    longest = std::max<size_t>(longest, end - session.tokens.begin());
-  }
-  return longest;
-}
-
 void SessionTable::CheckInvariants() const {
   uint64_t token_count = 0;
   size_t expiry_count = 0;
+  CHECK(order_.size() == sessions_.size());
+  order_.CheckInvariants();
   for (const auto& [id, session] : sessions_) {
     CHECK(id == session.id && ValidateSessionId(id, "session_id").ok());
     CHECK(session.tokens.size() <= config_.context_length);
@@ -388,6 +384,7 @@ const Session* SessionTable::Insert(Session session) {
   const auto [position, inserted] = sessions_.try_emplace(session.id, std::move(session));
   CHECK(inserted);
   Session& stored = position->second;
+  order_.Insert(stored);
   stored.create_time = stored.update_time = MarkUsed(stored);
   return &stored;
 }

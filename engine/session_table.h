@@ -45,6 +45,7 @@
 #include "engine/engine_config.h"
 #include "engine/session.h"
 #include "engine/session_changes.h"
+#include "engine/session_order.h"
 
 namespace cairn {
 
@@ -105,8 +106,7 @@ class SessionTable {
   SessionInfo Info(const Session& session) const;
 
   // The most tokens that `session` has in common with another one of its salt, from position 0 on.
-  // O(sessions).
-  size_t SharedPrefix(const Session& session) const;
+  size_t SharedPrefix(const Session& session) const { return order_.SharedPrefix(session); }
 
   size_t session_count() const { return sessions_.size(); }
   uint64_t total_token_count() const { return total_token_count_; }
@@ -143,6 +143,7 @@ class SessionTable {
   std::chrono::nanoseconds lived_{0};         // never goes back
   uint64_t next_serial_ = 1;
   std::map<std::string, Session> sessions_;
+  SessionOrder order_;
   std::map<std::string, Aside> aside_;
   std::set<std::pair<Clock::Wall, std::string>> moments_;
   std::set<std::pair<std::chrono::nanoseconds, std::string>> lifetimes_;  // ends, as `lived`

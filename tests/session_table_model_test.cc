@@ -32,6 +32,7 @@ EngineConfig SmallConfig() {
 // The table against what its contract says, kept in the simplest way.
 struct ModelSession {
   Ids tokens;
+  std::string salt;
   int64_t computed = 0;
   std::optional<seconds> ttl;
   Clock::Wall last_use;
@@ -75,6 +76,7 @@ class ModelRun {
       ASSERT_TRUE(found.ok());
       ASSERT_EQ((**found).tokens, expected.tokens);
       ASSERT_EQ((**found).computed_token_count, expected.computed);
+      ASSERT_EQ(table_.SharedPrefix(**found), SharedPrefix(id));
       total += expected.tokens.size();
     }
     ASSERT_EQ(table_.total_token_count(), total);
@@ -87,11 +89,23 @@ class ModelRun {
     return total;
   }
 
+  size_t SharedPrefix(const std::string& id) const {
+    const ModelSession& session = model_.at(id);
+    size_t longest = 0;
+    for (const auto& [other_id, other] : model_) {
+      if (other_id == id || other.salt != session.salt) continue;
+      const auto end = std::ranges::mismatch(session.tokens, other.tokens).in1;
+      longest = std::max<size_t>(longest, end - session.tokens.begin());
+    }
+    return longest;
+  }
+
   void Create(const std::string& id, const ModelSession* session) {
     CreateSessionRequest request;
     request.id = id;
     ModelSession created;
     created.last_use = clock_.WallNow();
+    if (rng_.Chance(0.3)) request.cache_salt = created.salt = "tenant";
     if (rng_.Chance(0.6)) {
       created.ttl = seconds(1 + rng_.Below(20));
       request.settings.expiration = nanoseconds(*created.ttl);
@@ -119,7 +133,10 @@ class ModelRun {
 
   void Append(const std::string& id, ModelSession* session) {
     Ids tokens(rng_.Below(60));
-    for (uint32_t& token : tokens) token = static_cast<uint32_t>(rng_.Below(kVocabularySize));
+    // Of few ids, so that sessions begin alike; in short steps too.
+    if (rng_.Chance(0.5)) tokens.resize(tokens.size() % 4);
+    const uint32_t ids = rng_.Chance(0.8) ? 2 : kVocabularySize;
+    for (uint32_t& token : tokens) token = static_cast<uint32_t>(rng_.Below(ids));
     const bool fits = session && session->tokens.size() + tokens.size() <= 100 &&
                       Total() + tokens.size() <= config_.session_tokens_max;
     EXPECT_EQ(table_.Append(id, tokens, std::nullopt).ok(), fits);
