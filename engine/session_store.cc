@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "engine/message_text.h"
 #include "engine/session_settings.h"
 
@@ -149,6 +150,27 @@ Status CheckModel(const DurableStore& store, const std::string& wanted, bool has
                             "; give each model a directory of its own");
 }
 
+// Sessions that depend on changes which a damaged log has lost go back to what they were before the
+// damage, where that is whole.
+Status GoBackBeforeDamage(DurableStore& store, StoredSessions& loaded) {
+  const std::unique_ptr<const DurableStore> before = store.TakeBeforeDamage();
+  if (before == nullptr) return Status();
+  DurableBatch changes;
+  for (StoredSession& stored : loaded.sessions) {
+    const uint64_t serial = stored.session.serial;
+    if (stored.damage.ok() || serial == 0) continue;
+    ASSIGN_OR_RETURN(std::optional<StoredSession> older, LoadSession(*before, stored.session.id));
+    if (!older || !older->damage.ok() || older->session.serial != serial) continue;
+    stored = *std::move(older);
+    const Session& session = stored.session;
+    LogWarning("session " + Quoted(session.id) + " is what it was before the damage, with " +
+               std::to_string(session.token_count()) + " tokens");
+    AddChange(serial, {.id = session.id, .gone = true}, nullptr, changes);
+    AddChange(serial, {.id = session.id, .settings = true}, &session, changes);
+  }
+  return changes.empty() ? Status() : store.Commit(changes, CommitSync::kDevice);
+}
+
 }  // namespace
 
 Digest VocabularyDigest(const Tokenizer& tokenizer) {
@@ -200,9 +222,9 @@ Result<StoredSessions> LoadSessions(DurableStore& store, const Digest& vocabular
   const std::string record = ModelRecord(vocabulary, model);
   if (known_model != record) changes.Put(kModelKey, record);
   if (!changes.empty()) RETURN_IF_ERROR(store.Commit(changes, CommitSync::kDevice));
-  for (Assembly& assembly : assemblies) {
-    loaded.sessions.push_back(std::move(assembly).Finish());
-    const Session& session = loaded.sessions.back().session;
+  for (Assembly& assembly : assemblies) loaded.sessions.push_back(std::move(assembly).Finish());
+  RETURN_IF_ERROR(GoBackBeforeDamage(store, loaded));
+  for (const auto& [damage, session] : loaded.sessions) {
     loaded.ledger.next_serial = std::max(loaded.ledger.next_serial, session.serial + 1);
     loaded.ledger.lived = std::max(loaded.ledger.lived, session.last_use_lived);
   }

@@ -9,6 +9,9 @@
 // The store mends itself: a commit tries to open it anew, no more often than each half a second,
 // and until that succeeds every commit fails at once.
 //
+// A damaged log costs the batches that lie where it is damaged (RocksDB skips the rest of 32 KiB)
+// and no later one.
+//
 // Threads: any for Scan; one at a time for Commit.
 #pragma once
 
@@ -83,6 +86,12 @@ class DurableStore {
   // reads them checks them. kUnavailable when the disk cannot be read.
   using Visitor = std::function<void(std::string_view key, std::string_view value)>;
   virtual Status Scan(std::string_view prefix, const Visitor& visit) const = 0;
+
+  // Once: when the log was found damaged as the store was opened, the state before the damage, for
+  // reading only. Scan then shows what follows it as well, without the changes that are lost, so
+  // what depends on those has to be recognised, and may be put back to what is here. Null: the log
+  // was whole.
+  virtual std::unique_ptr<const DurableStore> TakeBeforeDamage() { return nullptr; }
 };
 
 // A store in the folder `path`, which is made when it is missing; `clock` outlives it. kUnavailable

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -53,6 +55,8 @@ using Recovery = rocksdb::WALRecoveryMode;
 constexpr Recovery kToFirstGap = Recovery::kPointInTimeRecovery;
 // The same, but any gap is an error, other than that the last record is not whole.
 constexpr Recovery kWithoutGap = Recovery::kTolerateCorruptedTailRecords;
+// Everything but what is damaged.
+constexpr Recovery kPastGaps = Recovery::kSkipAnyCorruptedRecords;
 
 rocksdb::Options MakeOptions(Recovery recovery) {
   rocksdb::Options options;
@@ -93,6 +97,39 @@ rocksdb::WriteBatch ToWriteBatch(const DurableBatch& batch) {
   return writes;
 }
 
+// Keys and values in memory, for reading.
+class KeptState final : public DurableStore {
+ public:
+  void Keep(std::string_view key, std::string_view value) { values_.emplace(key, value); }
+  Status Commit(const DurableBatch&, CommitSync) override {
+    return Unavailable("this state is past");
+  }
+  Status Scan(std::string_view prefix, const Visitor& visit) const override {
+    for (auto at = values_.lower_bound(prefix); at != values_.end(); ++at) {
+      if (!at->first.starts_with(prefix)) break;
+      visit(at->first, at->second);
+    }
+    return Status();
+  }
+
+ private:
+  std::map<std::string, std::string, std::less<>> values_;
+};
+
+Status ScanDatabase(rocksdb::DB& database, std::string_view prefix,
+                    const DurableStore::Visitor& visit, const std::string& path) {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = false;  // what lies there is shown; who reads it checks it
+  options.fill_cache = false;
+  const std::unique_ptr<rocksdb::Iterator> at(database.NewIterator(options));
+  for (at->Seek(rocksdb::Slice(prefix.data(), prefix.size())); at->Valid(); at->Next()) {
+    const std::string_view key = at->key().ToStringView();
+    if (!key.starts_with(prefix)) break;
+    visit(key, at->value().ToStringView());
+  }
+  return at->status().ok() ? Status() : FromRocksdb(at->status(), path);
+}
+
 class RocksDbDurableStore final : public DurableStore {
  public:
   RocksDbDurableStore(std::string path, const Clock& clock)
@@ -125,16 +162,14 @@ class RocksDbDurableStore final : public DurableStore {
   Status Scan(std::string_view prefix, const Visitor& visit) const override {
     const std::lock_guard lock(mutex_);
     if (database_ == nullptr) return failure_;
-    rocksdb::ReadOptions options;
-    options.verify_checksums = false;  // what lies there is shown; who reads it checks it
-    options.fill_cache = false;
-    const std::unique_ptr<rocksdb::Iterator> at(database_->NewIterator(options));
-    for (at->Seek(rocksdb::Slice(prefix.data(), prefix.size())); at->Valid(); at->Next()) {
-      const std::string_view key = at->key().ToStringView();
-      if (!key.starts_with(prefix)) break;
-      visit(key, at->value().ToStringView());
-    }
-    return at->status().ok() ? Status() : Translate(at->status());
+    const Status scanned = ScanDatabase(*database_, prefix, visit, path_);
+    if (scanned.ok()) return scanned;
+    return Unavailable(scanned.message()).WithRetryAfter(kMendPeriod);
+  }
+
+  std::unique_ptr<const DurableStore> TakeBeforeDamage() override {
+    const std::lock_guard lock(mutex_);
+    return std::move(before_damage_);
   }
 
  private:
@@ -169,17 +204,27 @@ class RocksDbDurableStore final : public DurableStore {
     rocksdb::DB* opened = nullptr;
     rocksdb::Status status = rocksdb::DB::Open(MakeOptions(kWithoutGap), path_, &opened);
     if (status.IsCorruption()) {
-      const std::string gap = status.ToString();
-      status = rocksdb::DB::Open(MakeOptions(kToFirstGap), path_, &opened);
-      if (status.ok()) {
-        LogWarning("sessions: the log in " + path_ +
-                   " is damaged, and what it says after that is " + "lost: " + gap);
-      }
+      LogWarning("sessions: the log in " + path_ +
+                 " is damaged, and what it says there is lost: " + status.ToString());
+      before_damage_ = ReadBeforeDamage();
+      status = rocksdb::DB::Open(MakeOptions(kPastGaps), path_, &opened);
     }
     if (!status.ok()) return Translate(status);
     database_.reset(opened);
     writable_ = true;
     return Status();
+  }
+
+  std::unique_ptr<const DurableStore> ReadBeforeDamage() const {
+    auto kept = std::make_unique<KeptState>();
+    rocksdb::DB* opened = nullptr;
+    if (!rocksdb::DB::OpenForReadOnly(MakeOptions(kToFirstGap), path_, &opened).ok()) return kept;
+    const std::unique_ptr<rocksdb::DB> database(opened);
+    const Status scanned = ScanDatabase(
+        *database, "",
+        [&](std::string_view key, std::string_view value) { kept->Keep(key, value); }, path_);
+    if (!scanned.ok()) LogWarning("sessions: " + scanned.message());
+    return kept;
   }
 
   const std::string path_;
@@ -189,6 +234,7 @@ class RocksDbDurableStore final : public DurableStore {
   bool writable_ = false;
   Status failure_;  // ok, or commits fail with it before mend_at_
   Clock::Monotonic mend_at_;
+  std::unique_ptr<const DurableStore> before_damage_;
 };
 
 }  // namespace

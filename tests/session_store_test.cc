@@ -5,9 +5,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/memory_store.h"
 #include "tests/fakes/random_session.h"
+#include "tests/fakes/scratch_folder.h"
 #include "tests/fakes/tiny_vocabulary.h"
 
 namespace cairn {
@@ -277,6 +285,112 @@ TEST(VocabularyDigest, TellsVocabulariesApart) {
   Vocabulary other = TinyVocabulary("smollm");
   std::swap(other.tokens[10], other.tokens[11]);
   EXPECT_NE(of("smollm"), VocabularyDigest(**Tokenizer::Create(other)));
+}
+
+TEST_F(SessionStoreTest, ATornSessionGoesBackToWhatItWasBeforeTheDamage) {
+  auto before = std::make_unique<MemoryStore>();
+  Session session = SmallSession(3);
+  SessionChanges changes;
+  changes.Create(session);
+  DurableBatch batch;
+  AddChange(session.serial, changes.Take().begin()->second, &session, batch);
+  ASSERT_TRUE(before->Commit(batch, CommitSync::kDevice).ok());
+  store_.before_damage = std::move(before);
+  Session later = SmallSession(6);
+  Store(later);
+  Overwrite("t",
+            [](std::string& tokens) { tokens.resize(tokens.size() - 4); });  // an append is lost
+  for (int round = 0; round < 2; ++round) {                                  // it is written so
+    const StoredSessions loaded = Load();
+    ASSERT_EQ(loaded.sessions.size(), 1u);
+    EXPECT_TRUE(loaded.sessions[0].damage.ok()) << loaded.sessions[0].damage.ToString();
+    EXPECT_TRUE(SameSession(loaded.sessions[0].session, session));
+  }
+}
+
+TEST_F(SessionStoreTest, ATornSessionDoesNotBecomeAnEarlierOneOfItsName) {
+  auto before = std::make_unique<MemoryStore>();
+  Session earlier = SmallSession(3);
+  earlier.serial = 4;
+  SessionChanges changes;
+  changes.Create(earlier);
+  DurableBatch batch;
+  AddChange(earlier.serial, changes.Take().begin()->second, &earlier, batch);
+  ASSERT_TRUE(before->Commit(batch, CommitSync::kDevice).ok());
+  store_.before_damage = std::move(before);
+  Store(SmallSession(6));
+  Overwrite("t", [](std::string& tokens) { tokens.resize(tokens.size() - 4); });
+  EXPECT_EQ(Load().sessions.at(0).damage.code(), Code::kDataLoss);
+}
+
+// Real logs, in which a bit is flipped somewhere: whatever is served was true at some moment, and
+// most of what was written behind the damage is there.
+TEST(DamagedLogs, NothingTornIsServedAndLittleIsLost) {
+  constexpr int kRounds = 12, kSessions = 30, kChanges = 600;
+  int whole_count = 0, latest_count = 0;
+  for (uint64_t seed = 1; seed <= kRounds; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    const ScratchFolder scratch;
+    const FakeClock clock;
+    const std::string path = scratch.File("store");
+    std::map<std::string, std::vector<Session>> states;  // of each, one after the other
+    ASSERT_TRUE(LoadSessions(**OpenDurableStore(path, clock), kVocabulary, "tiny").ok());
+    {
+      const auto store = *OpenDurableStore(path, clock);
+      for (int i = 0; i < kChanges; ++i) {
+        const uint64_t number = rng.Below(kSessions);
+        std::vector<Session>& past = states["s" + std::to_string(number)];
+        SessionChanges changes;
+        Session session;
+        if (past.empty()) {
+          session = RandomSession(rng);
+          session.id = "s" + std::to_string(number);
+          session.serial = number + 1;
+          session.tokens.clear();
+          session.computed_token_count = 0;
+          changes.Create(session);
+        } else {
+          session = past.back();
+          const bool cuts = rng.Chance(0.2);
+          const size_t kept = cuts ? rng.Below(session.tokens.size() + 1) : session.tokens.size();
+          changes.ChangeTokens(session, static_cast<int64_t>(kept));
+          session.tokens.resize(kept);
+        }
+        for (uint64_t more = 1 + rng.Below(100); more > 0; --more) {
+          session.tokens.push_back(static_cast<uint32_t>(rng.Below(100)));
+        }
+        session.token_digest = ExtendTokenDigest(kNoTokensDigest, session.tokens);
+        past.push_back(session);
+        DurableBatch batch;
+        AddChange(session.serial, changes.Take().begin()->second, &session, batch);
+        ASSERT_TRUE(store->Commit(batch, CommitSync::kSystem).ok());
+      }
+    }
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      if (entry.path().extension() != ".log" || entry.file_size() == 0) continue;
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      const auto at = static_cast<std::streamoff>(rng.Below(entry.file_size()));
+      file.seekg(at);
+      const int byte = file.get();
+      file.seekp(at);
+      file.put(static_cast<char>(byte ^ 1 << rng.Below(8)));
+    }
+    const auto store = *OpenDurableStore(path, clock);
+    const Result<StoredSessions> loaded = LoadSessions(*store, kVocabulary, "tiny");
+    ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
+    for (const auto& [damage, session] : loaded->sessions) {
+      if (!damage.ok()) continue;
+      const std::vector<Session>& past = states.at(session.id);
+      ++whole_count;
+      latest_count += SameSession(session, past.back());
+      EXPECT_TRUE(std::ranges::any_of(past, [&](const Session& state) {
+        return SameSession(session, state);
+      })) << session.id;
+    }
+  }
+  EXPECT_GT(whole_count, kRounds * kSessions * 8 / 10);
+  EXPECT_GT(latest_count, kRounds * kSessions / 2);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -38,6 +39,12 @@ class MemoryStore final : public DurableStore {
       visit(at->first, at->second);
     }
     return Status();
+  }
+
+  // What TakeBeforeDamage gives, once.
+  std::unique_ptr<const DurableStore> before_damage;
+  std::unique_ptr<const DurableStore> TakeBeforeDamage() override {
+    return std::move(before_damage);
   }
 
   // From now on nothing is written any more.
