@@ -10,8 +10,8 @@ namespace {
 constexpr std::chrono::milliseconds kRevisionInterval{20};
 // A disk that is too slow to be used is tried so often, so that it is noticed when it is not.
 constexpr std::chrono::seconds kProbeInterval{1};
-// Of a channel that has not been used yet: so it is used, and known then.
-constexpr double kBlockSecondsMin = 1e-6;
+// Of a channel that has not been used yet: as fast as there are, so it is used, and known then.
+constexpr double kUnknownBytesPerSecond = 2e9;
 constexpr double kUncertaintyMin = 0.03;  // of any prediction
 constexpr double kUncertaintyMax = 0.25;
 
@@ -30,8 +30,9 @@ BlockSource SourceOf(Origin origin) {
 }
 
 // `own`: of the loads under way, those of the contexts that are planned.
-RestoreChannel ChannelOf(const LoadFlow& flow, uint32_t own) {
-  const double block_s = std::max(flow.block_s, kBlockSecondsMin);
+RestoreChannel ChannelOf(const LoadFlow& flow, size_t block_bytes, uint32_t own) {
+  const double unknown_s = static_cast<double>(block_bytes) / kUnknownBytesPerSecond;
+  const double block_s = flow.block_s > 0 ? flow.block_s : unknown_s;
   return {.block_s = block_s,
           .backlog_s = block_s * (flow.under_way - std::min(own, flow.under_way))};
 }
@@ -74,8 +75,9 @@ void PlannedRestores::LookAtChannels(std::span<const RestoreView> views) {
   for (const RestoreView& view : views) {
     for (uint32_t c = 0; c < kRestoreChannels; ++c) own[c] += view.loading[c];
   }
-  channels_[kHostChannel] = ChannelOf(store_.host_flow(), own[kHostChannel]);
-  channels_[kDiskChannel] = ChannelOf(store_.disk_flow(), own[kDiskChannel]);
+  const size_t block_bytes = store_.layout().block_bytes();
+  channels_[kHostChannel] = ChannelOf(store_.host_flow(), block_bytes, own[kHostChannel]);
+  channels_[kDiskChannel] = ChannelOf(store_.disk_flow(), block_bytes, own[kDiskChannel]);
 }
 
 RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view,

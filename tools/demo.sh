@@ -51,6 +51,7 @@ same() {  # FILE FILE WHAT
 
 start_server() {
   echo "$ cairnd --listen 127.0.0.1:0 --device-memory 192MiB --host-memory 192MiB --disk-dir DIR --disk-memory 1GiB"
+  : >"$work/server"  # what an earlier one said is not to be taken for this one's
   "$bin/cairnd" --listen 127.0.0.1:0 --device-memory 192MiB --host-memory 192MiB --disk-dir "$work/data" \
     --disk-memory 1GiB >"$work/server" 2>"$work/log" &
   server=$!

@@ -210,7 +210,8 @@ void AddSessionCommands(CLI::App& app, Client& client) {
   AddTruncate(group, client);
   AddAppend(group, client);
   AddSuspend(group, client);
-  AddByName(group, client, "prefetch", "come back to the device before it is asked for",
+  AddByName(group, client, "prefetch",
+            "begin to come back to the device before it is asked for; does not wait",
             &Service::PrefetchSession, SessionText);
 }
 
