@@ -1,7 +1,6 @@
 #include "kernels/cuda/cuda_batch.h"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 #include <utility>
 
@@ -107,8 +106,7 @@ Status CudaBatch::SendPlan(Stream& stream) {
   if (size_bytes > 0) {
     auto* next = work_.host<std::byte>();
     const auto append = [&next](const auto& items) {
-      std::memcpy(next, items.data(), BytesOf(items));
-      next += BytesOf(items);
+      next = std::copy_n(reinterpret_cast<const std::byte*>(items.data()), BytesOf(items), next);
     };
     append(plan_.spans);
     append(plan_.merges);
