@@ -162,7 +162,7 @@ class RocksDbDurableStore final : public DurableStore {
   Status Scan(std::string_view prefix, const Visitor& visit) const override {
     const std::lock_guard lock(mutex_);
     if (database_ == nullptr) return failure_;
-    const Status scanned = ScanDatabase(*database_, prefix, visit, path_);
+    Status scanned = ScanDatabase(*database_, prefix, visit, path_);
     if (scanned.ok()) return scanned;
     return Unavailable(scanned.message()).WithRetryAfter(kMendPeriod);
   }
@@ -204,10 +204,13 @@ class RocksDbDurableStore final : public DurableStore {
     rocksdb::DB* opened = nullptr;
     rocksdb::Status status = rocksdb::DB::Open(MakeOptions(kWithoutGap), path_, &opened);
     if (status.IsCorruption()) {
-      LogWarning("sessions: the log in " + path_ +
-                 " is damaged, and what it says there is lost: " + status.ToString());
+      const std::string damage = status.ToString();
       before_damage_ = ReadBeforeDamage();
       status = rocksdb::DB::Open(MakeOptions(kPastGaps), path_, &opened);
+      if (status.ok()) {
+        LogWarning("sessions: the log in " + path_ +
+                   " is damaged, and what it says there is lost: " + damage);
+      }
     }
     if (!status.ok()) return Translate(status);
     database_.reset(opened);
