@@ -107,9 +107,22 @@ def come_back(client, context, layout):
             "actual": seconds(report.actual_time)}
 
 
+def serve_tiers(cairn, stack, context, seed, bandwidth, *flags):
+    """A server on a copy of the folder `seed`, with a host pool that is copied from; the session is on the device."""
+    client = serve_copy(cairn, stack, context, seed, *flags, "--host-memory", pool_bytes(context), "--host-blocks", "copied",
+                        "--disk-bandwidth-limit", bandwidth * MEGABYTE)
+    client.decode(SESSION, fresh_ids(NEW))
+    client.truncate(SESSION, context)
+    return client
+
+
+def is_good(ratio, usual):
+    """Of predicted ÷ actual: within 10 %, or within what the restore's times usually differ by."""
+    return abs(ratio - 1) <= max(WITHIN, usual)
+
+
 def measure(cairn, context, bandwidths, repeat, say, layouts=LAYOUTS):
     points = []
-    pool = pool_bytes(context)
     with tempfile.TemporaryDirectory(dir=cairn.build) as folder:  # on a disk, as /tmp may not be
         seed = pathlib.Path(folder) / "seed"
         say(f"layouts: a session of {context:,} tokens")
@@ -118,11 +131,7 @@ def measure(cairn, context, bandwidths, repeat, say, layouts=LAYOUTS):
             with contextlib.ExitStack() as stack:
                 clients = {}
                 for policy in POLICIES:
-                    clients[policy] = serve_copy(
-                        cairn, stack, context, seed, *flags_of(policy), "--host-memory", pool, "--host-blocks", "copied",
-                        "--disk-bandwidth-limit", bandwidth * MEGABYTE)
-                    clients[policy].decode(SESSION, fresh_ids(NEW))  # everything is on the device from now on
-                    clients[policy].truncate(SESSION, context)
+                    clients[policy] = serve_tiers(cairn, stack, context, seed, bandwidth, *flags_of(policy))
                 for name, layout in layouts.items():
                     place = merged(layout(context // BLOCK))
                     samples = {policy: [] for policy in POLICIES}
@@ -174,7 +183,7 @@ def verdict(report):
     ratios = sorted(point["hindsight"] for point in points)
     p95 = ratios[min(len(ratios) - 1, round(0.95 * len(ratios)))]
     gains = [point["gain"] for point in points]
-    within = [abs(ratio - 1) <= max(WITHIN, point["spread"]) for point in points for ratio in point["predicted"]]
+    within = [is_good(ratio, point["spread"]) for point in points for ratio in point["predicted"]]
     share = sum(within) / len(within)
 
     median = statistics.median(ratios)

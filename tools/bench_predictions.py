@@ -9,31 +9,25 @@ import pathlib
 import statistics
 import tempfile
 
-from bench_layouts import LAYOUTS, WITHIN, WITHIN_GOAL, come_back, merged, spread
+from bench_layouts import BLOCK, LAYOUTS, WITHIN_GOAL, come_back, is_good, merged, serve_tiers, spread
 from bench_report import short
 from bench_report import table as markdown
-from bench_restore import MEGABYTE, NEW, SESSION, pool_bytes, prepare, serve_copy
-from bench_tiers import fresh_ids
+from bench_restore import prepare
 
 CONTEXTS = (512, 1536, 3072, 6144)
 BANDWIDTHS = (2, 10, 35, 120, 600)
-BLOCK = 16
 
 
 def measure(cairn, contexts, bandwidths, repeat, say):
     points = []
     for context in contexts:
-        pool = pool_bytes(context)
         with tempfile.TemporaryDirectory(dir=cairn.build) as folder:  # on a disk, as /tmp may not be
             seed = pathlib.Path(folder) / "seed"
             say(f"predictions: a session of {context:,} tokens")
             prepare(cairn, seed, context)
             for bandwidth in bandwidths:
                 with contextlib.ExitStack() as stack:
-                    client = serve_copy(cairn, stack, context, seed, "--host-memory", pool, "--host-blocks", "copied",
-                                        "--disk-bandwidth-limit", bandwidth * MEGABYTE)
-                    client.decode(SESSION, fresh_ids(NEW))  # everything is on the device from now on
-                    client.truncate(SESSION, context)
+                    client = serve_tiers(cairn, stack, context, seed, bandwidth)
                     for name, layout in LAYOUTS.items():
                         place = merged(layout(context // BLOCK))
                         samples = [come_back(client, context, place) for _ in range(repeat)]
@@ -46,8 +40,8 @@ def measure(cairn, contexts, bandwidths, repeat, say):
 def summarize(points):
     for point in points:
         point["ratios"] = [each["predicted"] / each["actual"] for each in point["samples"]]
-        allowed = max(WITHIN, spread([each["actual"] for each in point["samples"]]))
-        point["good"] = [abs(ratio - 1) <= allowed for ratio in point["ratios"]]
+        usual = spread([each["actual"] for each in point["samples"]])
+        point["good"] = [is_good(ratio, usual) for ratio in point["ratios"]]
     return {"points": points}
 
 
