@@ -16,8 +16,8 @@ using Terms = std::array<double, kTerms>;
 
 constexpr int kRounds = 4;       // of reweighting
 constexpr double kHuber = 0.05;  // relative errors up to this count in full
-constexpr double kTrusted =
-    0.3;  // errors up to this are the machine's, beyond rather an accident's
+// Errors up to this are the machine's, beyond rather an accident's.
+constexpr double kTrusted = 0.3;
 constexpr double kPlausible = 3;  // of a factor of positions
 constexpr double kTelling = 0.1;  // of a pass's time, that positions make or not
 

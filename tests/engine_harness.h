@@ -84,7 +84,7 @@ class EngineHarness {
     load.mode = options.mode;
     load.instruction_set = options.instruction_set;
     load.make_backend = options.make_backend;
-    load.verify_duplicate_blocks = !options.make_backend;  // needs memory that the host can read
+    load.verify_duplicate_blocks = true;
     load.engine.prefill_chunk = options.prefill_chunk;
     load.engine.concurrent_max = options.concurrent_max;
     load.device_memory_bytes = options.device_blocks * BlockBytes(path);
