@@ -155,7 +155,9 @@ void Model::Arrange(std::span<const BatchSegment> segments) {
   batch_->Set(rows_.rows, rows_.segments, *stream_);
 }
 
-Result<std::span<const float>> Model::Forward(std::span<const BatchSegment> segments) {
+Result<std::span<const float>> Model::Forward(std::span<const BatchSegment> segments,
+                                              std::span<const EventRef> arrivals) {
+  CHECK(arrivals.empty() || arrivals.size() == layers_.size());
   Arrange(segments);
   Ops& ops = *backend_.ops;
   ops.Embed({.table = embedding_.get(), .batch = batch_.get(), .out = x_}, *stream_);
@@ -167,9 +169,11 @@ Result<std::span<const float>> Model::Forward(std::span<const BatchSegment> segm
     // Of the last layer only K and V matter, except to the rows that want logits: they are first.
     const bool last = index + 1 == config_.layer_count;
     const uint32_t rows_after = last ? rows_.logits_count : row_count;
-    Attend(layer, index, row_count);
+    Project(layer, index, row_count);
+    if (!arrivals.empty()) stream_->Wait(arrivals[index]);
     row_count = rows_after;
     if (row_count == 0) break;
+    Attend(layer, index, row_count);
     Normalize(h_, layer.ffn_norm, row_count);
     FeedForward(layer, row_count);
     delta = h_;
@@ -205,8 +209,8 @@ void Model::Normalize(const float* delta, const float* gain, uint32_t row_count)
                         *stream_);
 }
 
-// h_ in: normalised input of all rows. h_ out: what attention adds, for the rows that go on.
-void Model::Attend(const Layer& layer, uint32_t index, uint32_t row_count) {
+// h_: normalised input. Leaves the queries in q_, and K and V of the layer in the rows' blocks.
+void Model::Project(const Layer& layer, uint32_t index, uint32_t row_count) {
   Ops& ops = *backend_.ops;
   // A third of what int8 activations would cost in accuracy arises in V, the smallest of the
   // products (docs/ACCURACY.md).
@@ -224,9 +228,12 @@ void Model::Attend(const Layer& layer, uint32_t index, uint32_t row_count) {
                    .rotary_dim = config_.rope_dim,
                    .q_scale = static_cast<float>(1.0 / std::sqrt(double(config_.head_dim)))},
                   *stream_);
+}
+
+// h_ out: what attention adds to the first `row_count` rows, which go on.
+void Model::Attend(const Layer& layer, uint32_t index, uint32_t row_count) {
+  Ops& ops = *backend_.ops;
   const bool last = index + 1 == config_.layer_count;
-  const uint32_t rows_after = last ? rows_.logits_count : row_count;
-  if (rows_after == 0) return;
   const auto segment_count = static_cast<uint32_t>(rows_.segments.size());
   ops.PagedAttention({.q = q_,
                       .out = attended_,
@@ -237,7 +244,7 @@ void Model::Attend(const Layer& layer, uint32_t index, uint32_t row_count) {
                       .head_count = config_.head_count},
                      *stream_);
   const MatMulOutput projection = {layer.o.get(), h_};
-  ops.MatMul({.x = attended_, .row_count = rows_after, .outputs = {&projection, 1}}, *stream_);
+  ops.MatMul({.x = attended_, .row_count = row_count, .outputs = {&projection, 1}}, *stream_);
 }
 
 // h_ in: normalised input. h_ out: what the feed-forward network adds.

@@ -44,7 +44,12 @@ class Model {
   // Runs the batch, writes K and V of its rows, and gives [segments that want logits][vocabulary]
   // in the order of the segments, in the host's memory. Valid until the next Forward. A Status is
   // what the device says of work that it could not do: then K and V of the rows are not to be used.
-  Result<std::span<const float>> Forward(std::span<const BatchSegment> segments);
+  //
+  // Several segments may be of one sequence, with holes between them whose blocks are in place.
+  // `arrivals`, one a layer or none at all, are for blocks that are still being copied there:
+  // attention of a layer begins when its event has passed, and all have when the call returns.
+  Result<std::span<const float>> Forward(std::span<const BatchSegment> segments,
+                                         std::span<const EventRef> arrivals = {});
 
   const KvLayout& kv_layout() const { return layout_; }
   const ModelConfig& config() const { return config_; }
@@ -76,6 +81,7 @@ class Model {
   void PlaceRows(const BatchSegment& segment, size_t begin, size_t end);
   void Normalize(const float* delta, const float* gain, uint32_t row_count);
   Result<std::span<const float>> TakeLogits();
+  void Project(const Layer& layer, uint32_t index, uint32_t row_count);
   void Attend(const Layer& layer, uint32_t index, uint32_t row_count);
   void FeedForward(const Layer& layer, uint32_t row_count);
 
