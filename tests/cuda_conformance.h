@@ -61,7 +61,7 @@ class CudaConformance : public testing::TestWithParam<std::tuple<CudaMachine, Co
 
   void SetUp() override {
     StartMachine(std::get<0>(GetParam()));
-    backend_ = MakeCudaTestBackend(mode());
+    backend_ = *MakeCudaTestBackend(mode());
     stream_ = *backend_.device->NewStream(StreamUse::kCompute);
     batch_ = *ops().NewBatch(kLimits);
   }

@@ -35,7 +35,7 @@ HOMES = [  # headers of a library, and the places that may include them
     (r"rocksdb/", "RocksDB", "offload/rocksdb_ tests/bench/rocksdb_"),
     (r"boost/asio", "Boost.Asio", "offload/"),
     (r"boost/context", "Boost.Context", "tests/cuda_emu/"),
-    (CUDA, "CUDA", "kernels/cuda/ tests/cuda_emu/"),
+    (CUDA, "CUDA", "kernels/cuda/ tests/cuda_ tests/cuda_emu/ tests/on_device/ tests/bench/cuda_"),
     (r"cuemu/", "the emulator of CUDA", "kernels/cuda/gpu.h tests/cuda_emu/"),
     (r"pcre2", "PCRE2", "engine/"),
     (r"CLI/", "CLI11", "service/ tests/"),

@@ -12,12 +12,13 @@ struct Schedule {
   const char* name;
   cuemu::ThreadOrder order;
   cuemu::AsyncCopyTime async_copy;
+  unsigned jitter_us_max;
 };
 constexpr Schedule kSchedules[] = {
-    {"forward_late", cuemu::ThreadOrder::kForward, cuemu::AsyncCopyTime::kLate},
-    {"reverse_early", cuemu::ThreadOrder::kReverse, cuemu::AsyncCopyTime::kEarly},
-    {"random_late", cuemu::ThreadOrder::kRandom, cuemu::AsyncCopyTime::kLate},
-    {"random_early", cuemu::ThreadOrder::kRandom, cuemu::AsyncCopyTime::kEarly}};
+    {"forward_late", cuemu::ThreadOrder::kForward, cuemu::AsyncCopyTime::kLate, 0},
+    {"reverse_early", cuemu::ThreadOrder::kReverse, cuemu::AsyncCopyTime::kEarly, 0},
+    {"random_late", cuemu::ThreadOrder::kRandom, cuemu::AsyncCopyTime::kLate, 0},
+    {"random_early", cuemu::ThreadOrder::kRandom, cuemu::AsyncCopyTime::kEarly, 50}};
 
 }  // namespace
 
@@ -39,10 +40,11 @@ void StartMachine(const CudaMachine& machine) {
   cuemu::Configure({.order = schedule.order,
                     .seed = static_cast<uint64_t>(machine.index),
                     .async_copy = schedule.async_copy,
-                    .device_memory_bytes = size_t{64} << 20});
+                    .device_memory_bytes = size_t{64} << 20,
+                    .jitter_us_max = schedule.jitter_us_max});
 }
 
-Backend MakeCudaTestBackend(ComputeMode mode) { return *cuda::MakeCudaBackend(mode); }
+Result<Backend> MakeCudaTestBackend(ComputeMode mode) { return cuda::MakeCudaBackend(mode); }
 
 void ExpectNothingFound() {
   for (const std::string& report : cuemu::TakeReports()) ADD_FAILURE() << report;

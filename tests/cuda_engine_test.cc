@@ -1,11 +1,10 @@
-// The engine on the CUDA backend, emulated: a tiny model decodes, through the tiers that blocks
-// move between, and the equivalence law holds: what is interrupted, evicted, copied to the host and
-// back, or shares its batch, answers as a lone run does.
+// The engine on the CUDA backend, on a device or an emulated one: a tiny model decodes, through the
+// tiers that blocks move between, and the equivalence law holds: what is interrupted, evicted,
+// copied to the host and back, or shares its batch, answers as a lone run does.
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/cuda_backend.h"
 #include "tests/batch_mix.h"
-#include "tests/cuda_emu/test_device.h"
+#include "tests/cuda_machine.h"
 
 namespace cairn {
 namespace {
@@ -22,12 +21,17 @@ HarnessOptions OnCuda() {
   options.device_blocks = 64;
   options.prefill_chunk = 32;
   options.concurrent_max = 4;
-  options.make_backend = [] { return cuda::MakeCudaBackend(ComputeMode::kExact); };
+  options.make_backend = [] { return MakeCudaTestBackend(ComputeMode::kExact); };
   return options;
 }
 
-TEST(CudaEngine, DecodesATinyModelAsTheCpuDoes) {
-  const cuemu::TestMachine machine;
+class CudaEngine : public testing::Test {
+ protected:
+  void SetUp() override { StartMachine(CudaMachines().back()); }
+  void TearDown() override { ExpectNothingFound(); }
+};
+
+TEST_F(CudaEngine, DecodesATinyModelAsTheCpuDoes) {
   EngineHarness cuda(OnCuda());
   HarnessOptions on_cpu = OnCuda();
   on_cpu.make_backend = nullptr;
@@ -48,10 +52,7 @@ TEST(CudaEngine, DecodesATinyModelAsTheCpuDoes) {
   EXPECT_EQ(answers[0], answers[1]);
 }
 
-TEST(CudaEngine, RandomMixesEqualLoneRuns) {
-  const cuemu::TestMachine machine({.order = cuemu::ThreadOrder::kRandom,
-                                    .async_copy = cuemu::AsyncCopyTime::kEarly,
-                                    .jitter_us_max = 50});
+TEST_F(CudaEngine, RandomMixesEqualLoneRuns) {
   Rng rng(2029);
   const MixShape shape = {
       .sessions = 2,

@@ -1,6 +1,5 @@
 // Kernels that are no operation of kernels/ops.h, launched by themselves: batched copies of blocks,
 // and the highest logits.
-#include <cuemu/emulator.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,18 +10,16 @@
 #include "base/rng.h"
 #include "kernels/cuda/block_copies.h"
 #include "kernels/cuda/top_k.h"
-#include "tests/cuda_emu/test_device.h"
+#include "tests/cuda_array.h"
+#include "tests/cuda_machine.h"
 
 namespace cairn::cuda {
 namespace {
 
-using cuemu::DeviceArray;
-using cuemu::TestStream;
-
-class CudaLaunchers : public testing::TestWithParam<cuemu::ThreadOrder> {
+class CudaLaunchers : public testing::TestWithParam<CudaMachine> {
  protected:
-  void SetUp() override { cuemu::Configure({.order = GetParam()}); }
-  void TearDown() override { EXPECT_TRUE(cuemu::TakeReports().empty()); }
+  void SetUp() override { StartMachine(GetParam()); }
+  void TearDown() override { ExpectNothingFound(); }
 };
 
 TEST_P(CudaLaunchers, BlockCopiesMoveEachPieceAndNothingElse) {
@@ -99,9 +96,7 @@ TEST_P(CudaLaunchers, TopKRanksByValueThenById) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Orders, CudaLaunchers,
-                         testing::Values(cuemu::ThreadOrder::kForward, cuemu::ThreadOrder::kReverse,
-                                         cuemu::ThreadOrder::kRandom));
+INSTANTIATE_TEST_SUITE_P(All, CudaLaunchers, testing::ValuesIn(CudaMachines()), NameOfMachine);
 
 }  // namespace
 }  // namespace cairn::cuda
