@@ -280,6 +280,40 @@ TEST_P(CudaDenseMatMul, MatchesTheReference) {
   }
 }
 
+// Rows that float16 cannot hold, or not with all of its bits, are as good as others; and what is
+// undefined stays in its row.
+TEST_P(CudaDenseMatMul, RowsOfAnySizeMatchTheReference) {
+  Rng rng(22);
+  constexpr float kSizes[] = {65600.0f, 1e5f, 1e30f, 1.0f, 1e-3f, 1e-7f, 1e-20f, 0.0f};
+  std::vector<float> x_values = reference::RandomFloats(kRowCount * kCols, 1.0, rng);
+  for (size_t i = 0; i < x_values.size(); ++i) {
+    x_values[i] *= kSizes[i / kCols % std::size(kSizes)];
+  }
+  constexpr uint32_t kInfiniteRow = 30, kUndefinedRow = 40;
+  x_values[kInfiniteRow * kCols + 9] = INFINITY;
+  x_values[kUndefinedRow * kCols + 9] = NAN;
+  Floats x(*this, x_values);
+  const reference::Matrix matrix = reference::RandomMatrix(TensorType::kQ4_0, kRows, kCols, rng);
+  const reference::Decoded decoded = reference::Decode(matrix);
+  const auto weight = *ops().Pack(matrix.view());
+  const std::vector<float> y = Run(*weight, x, 0, kRowCount);
+  for (size_t row = 0; row < kRowCount; ++row) {
+    const auto x_row = std::span<const float>(x_values).subspan(row * kCols, kCols);
+    const std::vector<double> expected = reference::MatMul(decoded, kRows, kCols, x_row);
+    for (size_t output = 0; output < kRows; ++output) {
+      const float actual = y[row * kRows + output];
+      if (row == kInfiniteRow || row == kUndefinedRow) {
+        ASSERT_FALSE(std::isfinite(actual)) << row;
+        continue;
+      }
+      const auto values = std::span(decoded.values).subspan(output * kCols, kCols);
+      const auto sizes = std::span(decoded.magnitudes).subspan(output * kCols, kCols);
+      ASSERT_NEAR(actual, expected[output], DenseBound(values, sizes, x_row))
+          << row << ", output " << output;
+    }
+  }
+}
+
 // The outputs of one call may go both ways.
 TEST_P(CudaDenseMatMul, FineProductsHaveTheBitsOfFewRows) {
   Rng rng(21);

@@ -38,10 +38,14 @@ DenseProducts::~DenseProducts() {
 Status DenseProducts::SetActivations(const float* x, uint32_t row_count, uint32_t cols,
                                      CudaStream& stream) {
   CHECK(cols % 8 == 0);
-  const size_t count = size_t{row_count} * cols;
-  ASSIGN_OR_RETURN(uint16_t * halves, activations_.Reserve<uint16_t>(count, stream));
-  stream.Note(LaunchRound(x, count, halves, stream.handle()));
+  const size_t half_bytes = size_t{row_count} * cols * sizeof(uint16_t);  // a multiple of 16
+  ASSIGN_OR_RETURN(std::byte * memory,
+                   activations_.Reserve<std::byte>(half_bytes + row_count * sizeof(float), stream));
+  uint16_t* const halves = reinterpret_cast<uint16_t*>(memory);
+  float* const row_scales = reinterpret_cast<float*>(memory + half_bytes);
+  stream.Note(LaunchRound(x, row_count, cols, halves, row_scales, stream.handle()));
   x_ = halves;
+  row_scales_ = row_scales;
   row_count_ = row_count;
   cols_ = cols;
   // Setting the stream puts the workspace back to cuBLAS's own.
@@ -64,6 +68,7 @@ Status DenseProducts::Multiply(const PackedMatrix& weight, float* y, CudaStream&
                                                      .row_count = row_count_,
                                                      .cols = cols_})));
   }
+  stream.Note(LaunchRescale(y, row_count_, weight.rows, row_scales_, stream.handle()));
   return Status();
 }
 

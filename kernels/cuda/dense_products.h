@@ -33,6 +33,7 @@ class DenseProducts {
   Scratch weights_;
   Scratch activations_;
   const uint16_t* x_ = nullptr;
+  const float* row_scales_ = nullptr;
   uint32_t row_count_ = 0;
   uint32_t cols_ = 0;
 };

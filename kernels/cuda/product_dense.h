@@ -18,8 +18,15 @@ constexpr bool HasDenseProduct(const PackedMatrix& weight) {
 cudaError_t LaunchUnpack(const PackedMatrix& weight, uint32_t first_output, uint32_t output_count,
                          uint16_t* out, cudaStream_t stream);
 
-// `count` is a multiple of 8. What float16 cannot hold becomes infinite, and so stays visible.
-cudaError_t LaunchRound(const float* x, size_t count, uint16_t* out, cudaStream_t stream);
+// Activations as float16. A row whose largest magnitude float16 would not hold, or would hold with
+// few bits, is multiplied by a power of two first; row_scales says what its products must be
+// multiplied by, which is 1 for nearly all rows. What is infinite or undefined stays so.
+// x, out: [row_count, cols]; cols is a multiple of 8.
+cudaError_t LaunchRound(const float* x, uint32_t row_count, uint32_t cols, uint16_t* out,
+                        float* row_scales, cudaStream_t stream);
+// y *= row_scales, for the rows whose scale is not 1. y: [row_count, output_count].
+cudaError_t LaunchRescale(float* y, uint32_t row_count, uint32_t output_count,
+                          const float* row_scales, cudaStream_t stream);
 
 struct DenseProduct {
   const uint16_t* weight;  // [output_count, cols]

@@ -69,6 +69,7 @@ MUTANTS = [
     Mutant("maximum_of_half_a_row", "attention_warp.h",
            "        top = fmaxf(top, __shfl_xor_sync(gpu::kFullWarp, top, 2));\n", "", "*CudaAttention*",
            ("attention_chunks.cu",)),
+    Mutant("large_rows_stay_divided", "product_dense.cu", "row[i] *= scale;", "row[i] *= 1;", "*CudaDenseMatMul*"),
     Mutant("high_and_low_halves_swapped", "product_tile.h",
            "fmaf(2048.0f, hi[i], lo[i])", "fmaf(2048.0f, lo[i], hi[i])", "*CudaMatMul*",
            ("product_few_rows.cu", "product_tiled.cu")),
