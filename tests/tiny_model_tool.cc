@@ -1,10 +1,11 @@
-// Writes a tiny model (tests/fakes/gguf_writer.h) for tests in other languages.
+// Writes a tiny model (tests/fakes/gguf_writer.h) for tests in other languages, or one of any size
+// for benches.
 //
 //   tiny_model_tool OUT.gguf [KEY=VALUE ...]
 //
-// Keys are layers, width, heads, kv_heads, head_dim, ffn, vocab, context_length, seed, tied (0 or
-// 1), type and embedding_type (F32, F16, BF16, Q8_0, Q4_0, Q4_1), rope_linear_factor, and
-// rope_factors (separated by commas).
+// Keys are layers, width, heads, kv_heads, head_dim, ffn, vocab, context_length, seed, tied and
+// random_codes (0 or 1), type and embedding_type (F32, F16, BF16, Q8_0, Q4_0, Q4_1), rope_base,
+// rope_linear_factor, and rope_factors (separated by commas).
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -40,6 +41,10 @@ bool Set(TinyModelOptions& options, const std::string& key, const std::string& v
   if (key == "embedding_type") return SetType(value, options.embedding_type);
   if (key == "tied") {
     options.tied = value == "1";
+  } else if (key == "random_codes") {
+    options.random_codes = value == "1";
+  } else if (key == "rope_base") {
+    options.rope_base = std::strtof(value.c_str(), nullptr);
   } else if (key == "seed") {
     options.seed = std::strtoull(value.c_str(), nullptr, 10);
   } else if (key == "rope_linear_factor") {

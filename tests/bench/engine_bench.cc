@@ -6,6 +6,8 @@
 //
 //   engine_bench MODEL [--threads N] [--compute exact|fast] [--chunk TOKENS] [--repeat N] CASE...
 //   CASE: prefill:TOKENS | decode:CONTEXT:STREAMS[:DECODED] | cached:TOKENS
+//
+// The same on a GPU is cuda_engine_bench, and on the emulator cuda_engine_bench_emulated.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +18,7 @@
 #include "base/rng.h"
 #include "engine/engine_core.h"
 #include "engine/load.h"
+#include "tests/bench/bench_backend.h"
 
 namespace cairn {
 namespace {
@@ -37,28 +40,22 @@ class CountingSink final : public TokenSink {
   std::optional<StreamEnd> end;
 };
 
-std::vector<uint32_t> RandomPrompt(Rng& rng, size_t count) {
-  std::vector<uint32_t> tokens;
-  for (size_t i = 0; i < count; ++i)
-    tokens.push_back(static_cast<uint32_t>(1000 + rng.Below(40000)));
-  return tokens;
-}
-
 class Bench {
  public:
-  Bench(EngineCore& core, std::string mode) : core_(core), mode_(std::move(mode)) {}
+  Bench(EngineCore& core, std::string mode, uint32_t vocabulary_size)
+      : core_(core), mode_(std::move(mode)), vocabulary_size_(vocabulary_size) {}
 
   // A fresh prompt to its first token, in blocks that another has used: memory that was never
   // touched is the system's affair, and other engines clear theirs before they are timed.
   void Prefill(uint32_t token_count) {
-    Generate(RandomPrompt(rng_, token_count));
+    Generate(RandomPrompt(token_count));
     Check(core_.ClearCache(std::nullopt).status());
-    Print("prefill", token_count, 1, token_count / Generate(RandomPrompt(rng_, token_count)));
+    Print("prefill", token_count, 1, token_count / Generate(RandomPrompt(token_count)));
   }
 
   // The same prompt again: everything is on the device but the logits of its last token.
   void Cached(uint32_t token_count) {
-    const std::vector<uint32_t> prompt = RandomPrompt(rng_, token_count);
+    const std::vector<uint32_t> prompt = RandomPrompt(token_count);
     Generate(prompt);
     Print("cached", token_count, 1, Generate(prompt) * 1e3);
   }
@@ -70,7 +67,7 @@ class Bench {
     for (uint32_t i = 0; i < streams; ++i) {
       ids.push_back("bench-" + std::to_string(context) + "-" + std::to_string(i));
       if (core_.GetSession(ids.back()).ok()) continue;
-      Start(ids.back(), RandomPrompt(rng_, context - 1), 1);  // reads the prompt
+      Start(ids.back(), RandomPrompt(context - 1), 1);  // reads the prompt
       Finish();
     }
     std::vector<std::shared_ptr<CountingSink>> sinks;
@@ -89,6 +86,16 @@ class Bench {
   }
 
  private:
+  std::vector<uint32_t> RandomPrompt(size_t count) {
+    constexpr uint32_t kControlTokens = 100;  // at most so many, in front of all others
+    std::vector<uint32_t> tokens;
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t token = kControlTokens + rng_.Below(vocabulary_size_ - kControlTokens);
+      tokens.push_back(static_cast<uint32_t>(token));
+    }
+    return tokens;
+  }
+
   static void Check(const Status& status) {
     if (status.ok()) return;
     std::fprintf(stderr, "engine_bench: %s\n", status.ToString().c_str());
@@ -137,6 +144,7 @@ class Bench {
 
   EngineCore& core_;
   const std::string mode_;
+  const uint32_t vocabulary_size_;
   SystemClock clock_;
   Rng rng_{2026};
   uint64_t next_id_ = 0;
@@ -192,6 +200,9 @@ int Main(int argc, char** argv) {
       cases.push_back(argument);
     }
   }
+  options.make_backend = [&options] {
+    return MakeBenchBackend(options.mode, options.thread_count);
+  };
   SystemClock clock;
   Result<LoadedEngine> loaded = LoadEngine(options, clock, nullptr);
   if (!loaded.ok()) {
@@ -199,8 +210,9 @@ int Main(int argc, char** argv) {
     return 1;
   }
   PrintCosts(*loaded->parts.model);
+  const uint32_t vocabulary_size = loaded->parts.model->config().vocabulary_size;
   EngineCore core(std::move(loaded->parts), loaded->config, clock, 1);
-  Bench bench(core, ComputeModeName(options.mode));
+  Bench bench(core, ComputeModeName(options.mode), vocabulary_size);
   for (int run = 0; run < repeat; ++run) {
     for (const std::string& name : cases) {
       uint32_t tokens = 0, streams = 0, decoded = kDecodedTokens;

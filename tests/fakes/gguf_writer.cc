@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 
 #include "base/check.h"
 #include "base/rng.h"
@@ -163,31 +164,41 @@ GgufWriter::Tensor& GgufWriter::tensor(std::string_view name) {
   return *found;
 }
 
-std::string GgufWriter::Bytes() const {
-  const auto pad = [this](std::string& out) {
-    out.resize((out.size() + alignment - 1) / alignment * alignment);
+void GgufWriter::Write(std::ostream& out) const {
+  const auto padded = [this](uint64_t size) {
+    return (size + alignment - 1) / alignment * alignment;
   };
-  std::string out = "GGUF";
-  Append(out, version);
-  Append(out, stated_tensor_count.value_or(tensors_.size()));
-  Append(out, stated_key_count.value_or(keys_.size()));
+  std::string head = "GGUF";
+  Append(head, version);
+  Append(head, stated_tensor_count.value_or(tensors_.size()));
+  Append(head, stated_key_count.value_or(keys_.size()));
   for (const Key& key : keys_) {
-    AppendString(out, key.name);
-    Append(out, key.type_id);
-    out += key.encoding;
+    AppendString(head, key.name);
+    Append(head, key.type_id);
+    head += key.encoding;
   }
-  std::string data;
+  uint64_t end = 0;  // of the data so far
   for (const Tensor& tensor : tensors_) {
-    AppendString(out, tensor.name);
-    Append(out, static_cast<uint32_t>(tensor.dims.size()));
-    for (const uint64_t dim : tensor.dims) Append(out, dim);
-    Append(out, tensor.type_id);
-    pad(data);
-    Append(out, tensor.offset.value_or(data.size()));
-    data += tensor.data;
+    AppendString(head, tensor.name);
+    Append(head, static_cast<uint32_t>(tensor.dims.size()));
+    for (const uint64_t dim : tensor.dims) Append(head, dim);
+    Append(head, tensor.type_id);
+    Append(head, tensor.offset.value_or(padded(end)));
+    end = padded(end) + tensor.data.size();
   }
-  pad(out);
-  return out + data;
+  head.resize(padded(head.size()));
+  out << head;
+  end = 0;
+  for (const Tensor& tensor : tensors_) {
+    out << std::string(padded(end) - end, '\0') << tensor.data;
+    end = padded(end) + tensor.data.size();
+  }
+}
+
+std::string GgufWriter::Bytes() const {
+  std::ostringstream out;
+  Write(out);
+  return std::move(out).str();
 }
 
 uint32_t GgufTypeId(TensorType type) {
@@ -214,6 +225,24 @@ std::string EncodeTensor(TensorType type, std::span<const float> values) {
   std::string out;
   for (size_t i = 0; i < values.size(); i += traits.group_elements) {
     AppendGroup(out, type, values.subspan(i, traits.group_elements));
+  }
+  return out;
+}
+
+std::string RandomCodes(TensorType type, size_t count, float scale, Rng& rng) {
+  const TensorTypeTraits traits = TraitsOf(type);
+  CHECK(traits.group_elements == kQuantGroup && count % kQuantGroup == 0);
+  std::string out(count / kQuantGroup * traits.group_bytes, '\0');
+  for (size_t at = 0; at + sizeof(uint64_t) <= out.size(); at += sizeof(uint64_t)) {
+    const uint64_t word = rng.Next();
+    std::memcpy(&out[at], &word, sizeof(word));
+  }
+  // Codes are 0 .. 15, or -128 .. 127; their offset is what makes them even about zero.
+  const uint16_t half = ToHalf(type == TensorType::kQ8_0 ? scale / 16 : scale);
+  const uint16_t offset = ToHalf(-7.5f * scale);
+  for (size_t at = 0; at < out.size(); at += traits.group_bytes) {
+    std::memcpy(&out[at], &half, sizeof(half));
+    if (type == TensorType::kQ4_1) std::memcpy(&out[at + sizeof(half)], &offset, sizeof(offset));
   }
   return out;
 }

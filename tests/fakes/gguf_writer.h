@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/rng.h"
 #include "engine/gguf_file.h"
 #include "kernels/ops.h"
 
@@ -49,7 +51,8 @@ class GgufWriter {
   };
   Tensor& tensor(std::string_view name);  // to change it; CHECKs that there is one
 
-  std::string Bytes() const;
+  void Write(std::ostream& out) const;
+  std::string Bytes() const;  // what Write writes
 
  private:
   struct Key {
@@ -67,10 +70,14 @@ uint32_t GgufTypeId(TensorType type);
 // `values` in the encoding of `type`, rounded to nearest; whole groups only.
 std::string EncodeTensor(TensorType type, std::span<const float> values);
 
-// A llama model small enough to run in microseconds. Matrices have independent uniform weights of
-// variance 1 / inputs, from `seed`; norms are near 1. The vocabulary is a byte-level BPE one: the
-// control tokens <|endoftext|> (0), <|im_start|> (1, bos) and <|im_end|> (2, eos), the 256 bytes,
-// then merges of letters.
+// `count` elements of a quantised type with independent random codes and one scale, as fast as
+// random numbers come; Q4 codes are about `scale` apart, Q8_0 ones have the same range.
+std::string RandomCodes(TensorType type, size_t count, float scale, Rng& rng);
+
+// A llama model small enough to run in microseconds, or one of any size for benches. Matrices have
+// independent uniform weights of variance 1 / inputs, from `seed`; norms are near 1. The vocabulary
+// is a byte-level BPE one: the control tokens <|endoftext|> (0), <|im_start|> (1, bos) and
+// <|im_end|> (2, eos), the 256 bytes, then merges of letters.
 struct TinyModelOptions {
   uint32_t layers = 2;
   uint32_t width = 64;
@@ -78,11 +85,12 @@ struct TinyModelOptions {
   uint32_t kv_heads = 2;
   uint32_t head_dim = 16;  // key_length is written when it is not width / heads
   uint32_t ffn = 128;
-  uint32_t vocab = 320;  // 259 .. 18537
+  uint32_t vocab = 320;  // 259 .. 475513
   uint32_t context_length = 2048;
   TensorType type = TensorType::kQ8_0;            // of the layers' matrices
   TensorType embedding_type = TensorType::kQ8_0;  // of token_embd and output
   bool tied = true;
+  bool random_codes = false;  // matrices are RandomCodes, which large ones need: about as good
   uint64_t seed = 1;
   float rope_base = 10000;
   float rope_linear_factor = 1;     // written when it is not 1

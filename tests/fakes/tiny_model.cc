@@ -1,5 +1,6 @@
 // The tiny models of gguf_writer.h.
 #include <cmath>
+#include <fstream>
 #include <string>
 
 #include "base/check.h"
@@ -31,7 +32,7 @@ std::vector<std::string> ByteTokens() {
   return tokens;
 }
 
-// Space and a letter, two letters, three letters: each made of tokens before it.
+// Space and a letter, two letters, three letters, four: each made of tokens before it.
 void AddVocabulary(GgufWriter& writer, const TinyModelOptions& options) {
   static constexpr char kLetters[] = "etaoinshrdlucmfwypvbgkjqxz";
   std::vector<std::string> tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};
@@ -49,6 +50,9 @@ void AddVocabulary(GgufWriter& writer, const TinyModelOptions& options) {
   for (int i = 0; i < 26 * 26; ++i) merge({kLetters[i / 26]}, {kLetters[i % 26]});
   for (int i = 0; i < 26 * 26 * 26; ++i) {
     merge({kLetters[i / 676], kLetters[i / 26 % 26]}, {kLetters[i % 26]});
+  }
+  for (int i = 0; i < 26 * 26 * 26 * 26; ++i) {
+    merge({kLetters[i / 17576], kLetters[i / 676 % 26], kLetters[i / 26 % 26]}, {kLetters[i % 26]});
   }
   CHECK(tokens.size() == options.vocab);
   types.resize(tokens.size(), 1);  // normal
@@ -92,10 +96,16 @@ void AddConfig(GgufWriter& writer, const TinyModelOptions& options) {
 
 class WeightMaker {
  public:
-  WeightMaker(GgufWriter& writer, uint64_t seed) : writer_(writer), rng_(seed) {}
+  WeightMaker(GgufWriter& writer, uint64_t seed, bool random_codes)
+      : writer_(writer), random_codes_(random_codes), rng_(seed) {}
 
   void AddMatrix(const std::string& name, TensorType type, uint32_t rows, uint32_t cols) {
     const double limit = std::sqrt(3.0 / cols);
+    if (random_codes_) {  // sixteen of them, evenly spread as below
+      const auto scale = static_cast<float>(2 * limit / 16);
+      const std::string codes = RandomCodes(type, size_t{rows} * cols, scale, rng_);
+      return writer_.AddTensor(name, GgufTypeId(type), {cols, rows}, codes);
+    }
     std::vector<float> values(size_t{rows} * cols);
     for (float& value : values) value = static_cast<float>((2 * rng_.Uniform() - 1) * limit);
     writer_.AddTensor(name, GgufTypeId(type), {cols, rows}, EncodeTensor(type, values));
@@ -114,6 +124,7 @@ class WeightMaker {
 
  private:
   GgufWriter& writer_;
+  const bool random_codes_;
   Rng rng_;
 };
 
@@ -123,7 +134,7 @@ GgufWriter TinyModel(const TinyModelOptions& options) {
   GgufWriter writer;
   AddConfig(writer, options);
   AddVocabulary(writer, options);
-  WeightMaker maker(writer, options.seed);
+  WeightMaker maker(writer, options.seed, options.random_codes);
   const uint32_t q_width = options.heads * options.head_dim;
   const uint32_t kv_width = options.kv_heads * options.head_dim;
   maker.AddMatrix("token_embd.weight", options.embedding_type, options.vocab, options.width);
@@ -148,7 +159,10 @@ GgufWriter TinyModel(const TinyModelOptions& options) {
 }
 
 void WriteTinyModel(const std::string& path, const TinyModelOptions& options) {
-  WriteFile(path, TinyModel(options).Bytes());
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  TinyModel(options).Write(file);
+  file.close();
+  CHECK(file.good());
 }
 
 }  // namespace cairn

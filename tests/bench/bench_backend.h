@@ -1,0 +1,16 @@
+// The backend that a bench measures. One of cpu_bench_backend.cc, cuda_bench_backend.cc and
+// emulated_bench_backend.cc is linked.
+#pragma once
+
+#include "base/status.h"
+#include "kernels/backend.h"
+
+namespace cairn {
+
+// `thread_count` is of the CPU; 0: one a processor.
+Result<Backend> MakeBenchBackend(ComputeMode mode, uint32_t thread_count);
+
+// Times on the emulator say nothing: sizes are to be the smallest that run everything.
+bool IsEmulated();
+
+}  // namespace cairn
