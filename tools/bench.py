@@ -200,6 +200,7 @@ def parse_arguments(arguments):
                         ") and predictions (" + ",".join(map(str, bench_predictions.BANDWIDTHS)) + ")")
     parser.add_argument("--plot", type=pathlib.Path, metavar="FILE", help="the row restore as a picture: .png or .svg")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="everything measured, for machines")
+    parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)  # of the arguments, and no more
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release", help=argparse.SUPPRESS)
     parser.add_argument("--cache", type=pathlib.Path, default=ROOT / ".cache", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -312,6 +313,8 @@ def show(report):
 
 def main(arguments):
     options = parse_arguments(arguments)
+    if options.check:
+        return 0
     try:
         report = measure(options)
     except BenchError as error:
