@@ -91,12 +91,17 @@ struct Addresses {
   std::optional<ListenAddress> health_listen;
 };
 
-Result<Addresses> ToAddresses(const ServerConfig& config) {
+// What is found in use now is said before the model is loaded, which takes its time.
+Result<Addresses> FreeAddresses(const ServerConfig& config) {
   Addresses addresses;
   ASSIGN_OR_RETURN(addresses.listen, ParseListenAddress("--listen", config.listen));
   if (!config.health_listen.empty()) {
     ASSIGN_OR_RETURN(addresses.health_listen,
                      ParseListenAddress("--health-listen", config.health_listen));
+  }
+  RETURN_IF_ERROR(CheckCanListen("--listen", addresses.listen));
+  if (addresses.health_listen) {
+    RETURN_IF_ERROR(CheckCanListen("--health-listen", *addresses.health_listen));
   }
   return addresses;
 }
@@ -222,7 +227,7 @@ int Serve(const ServerConfig& config) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGXFSZ, SIG_IGN);  // a file that may not grow fails its write, not the process
 
-  const Result<Addresses> addresses = ToAddresses(config);
+  const Result<Addresses> addresses = FreeAddresses(config);
   if (!addresses.ok()) return Fail(addresses.status());
   Result<LoadOptions> options = ToLoadOptions(config);
   if (!options.ok()) return Fail(options.status());

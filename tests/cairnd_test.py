@@ -62,14 +62,15 @@ def check_models(cairnd, model, scratch):
     expect_refusal(cairnd, "--model", cut, says=["cut.gguf"])
 
 
-def check_port_in_use(cairnd, model):
+def check_port_in_use(cairnd):
+    """It is said before anything is read: there is no such model."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        expect_refusal(cairnd, "--model", model, "--device-memory", "64MiB", "--listen", address,
-                       says=["--listen", address, "in use"])
-    expect_refusal(cairnd, "--model", model, "--device-memory", "64MiB", "--listen", "192.0.2.1:50051",
+        for flags in (["--listen", address], ["--listen", "127.0.0.1:0", "--health-listen", address]):
+            expect_refusal(cairnd, "--model", "/nowhere.gguf", *flags, says=[flags[-2], address, "in use"])
+    expect_refusal(cairnd, "--model", "/nowhere.gguf", "--listen", "192.0.2.1:50051",
                    says=["--listen", "192.0.2.1:50051"])
 
 
@@ -184,7 +185,7 @@ def main(cairnd, cairnctl, model):
         check_models(cairnd, model, pathlib.Path(folder))
         check_calibration(cairnd, model, pathlib.Path(folder))
         check_backends(cairnd, model, pathlib.Path(folder))
-    check_port_in_use(cairnd, model)
+    check_port_in_use(cairnd)
     check_start_lines(cairnd, model)
     check_memory(cairnd, cairnctl, model)
     check_drain(cairnd, cairnctl, model)
