@@ -39,10 +39,11 @@ struct NumberSetting {
   Unit unit = Unit::kNone;
 };
 
-// Text, free or one of `choices`.
+// Text, free or one of `choices`; `empty` says what none means.
 struct TextSetting {
   std::string ServerConfig::*member;
   std::vector<std::string> choices = {};
+  const char* empty = nullptr;
 };
 
 // Off until it is named.
@@ -63,7 +64,7 @@ std::vector<Setting> ComputeAndNetworkSettings() {
   using C = ServerConfig;
   return {
       {"--model", "model", "Model", "FILE", "GGUF file of a Llama-architecture model",
-       TextSetting{&C::model}},
+       TextSetting{&C::model, {}, "the one that ./cairn setup fetches"}},
       {"--backend", "backend", "Model", "NAME",
        "what computes: cpu, cuda (needs libcairn_cuda.so beside this program, and a GPU), or auto: "
        "cuda where it can be had",
@@ -75,14 +76,14 @@ std::vector<Setting> ComputeAndNetworkSettings() {
        "positions that one session may hold; beyond the trained length with RoPE scaling",
        NumberSetting{&C::context_length, 16, 4 << 20, "as trained"}},
       {"--instruction-set", "instruction_set", "Model", "NAME",
-       "of the CPU kernels: portable, avx2 or avx512; the best of this machine when absent",
-       TextSetting{&C::instruction_set}},
+       "of the CPU kernels: portable, avx2 or avx512",
+       TextSetting{&C::instruction_set, {}, "the best of this machine"}},
 
       {"--listen", "listen", "Network", "HOST:PORT", "address to serve on; port 0: any free one",
        TextSetting{&C::listen}},
       {"--health-listen", "health_listen", "Network", "HOST:PORT",
-       "a second port, always in plaintext, that serves grpc.health.v1 alone; none when absent",
-       TextSetting{&C::health_listen}},
+       "a second port, always in plaintext, that serves grpc.health.v1 alone",
+       TextSetting{&C::health_listen, {}, "none"}},
       {"--message-size-max", "message_bytes_max", "Network", "SIZE", "largest request",
        NumberSetting{&C::message_bytes_max, 64u << 10, 1u << 30, nullptr, Unit::kBytes}},
       {"--request-memory", "request_memory_bytes", "Network", "SIZE",
@@ -126,7 +127,7 @@ std::vector<Setting> MemoryAndDiskSettings() {
       {"--disk-dir", "disk_dir", "Disk", "DIR",
        "where sessions, and KV blocks that leave memory, are kept from one start to the next; made "
        "when it is missing",
-       TextSetting{&C::disk_dir}},
+       TextSetting{&C::disk_dir, {}, "none: sessions end with the process"}},
       {"--durability", "durability", "Disk", "LEVEL",
        "what a session's change survives once it is answered: sync (a loss of power), os (the "
        "death of the process) or none (sessions end with the process)",
@@ -175,7 +176,8 @@ std::vector<Setting> SchedulingAndOtherSettings() {
       {"--log-level", "log_level", "Observability", "LEVEL", "debug, info, warning or error",
        TextSetting{&C::log_level, {"debug", "info", "warning", "error"}}},
       {"--trace", "trace_file", "Observability", "FILE",
-       "write a timeline of every step in Chrome's trace format", TextSetting{&C::trace_file}},
+       "write a timeline of every step in Chrome's trace format",
+       TextSetting{&C::trace_file, {}, "none"}},
   };
 }
 
@@ -312,15 +314,19 @@ Result<std::string> ReadConfigFile(const std::string& path) {
   return std::move(text).str();
 }
 
-std::string DefaultText(const Setting& setting) {
-  if (std::holds_alternative<SwitchSetting>(setting.value)) return "";
+// "16..8192, default: 256".
+std::string BoundsText(const Setting& setting) {
   const ServerConfig defaults;
+  if (std::holds_alternative<SwitchSetting>(setting.value)) return "default: off";
   if (const auto* string = std::get_if<TextSetting>(&setting.value)) {
-    return defaults.*string->member;
+    const std::string& value = defaults.*string->member;
+    return "default: " + (value.empty() ? string->empty : value);
   }
   const auto& number = std::get<NumberSetting>(setting.value);
   const uint64_t value = defaults.*number.member;
-  return value == 0 && number.zero ? number.zero : FormatNumber(value, number.unit);
+  return FormatNumber(number.low, number.unit) + ".." + FormatNumber(number.high, number.unit) +
+         ", default: " +
+         (value == 0 && number.zero ? number.zero : FormatNumber(value, number.unit));
 }
 
 // The flags as CLI11 knows them; the values that were given land in `given`, by row of the table.
@@ -329,10 +335,7 @@ void DefineFlags(CLI::App& app, std::vector<std::optional<std::string>>& given,
   const std::vector<Setting>& settings = Settings();
   given.resize(settings.size());
   for (size_t i = 0; i < settings.size(); ++i) {
-    const std::string default_text = DefaultText(settings[i]);
-    const std::string help =
-        default_text.empty() ? settings[i].help
-                             : std::string(settings[i].help) + " (default: " + default_text + ")";
+    const std::string help = std::string(settings[i].help) + " (" + BoundsText(settings[i]) + ")";
     if (settings[i].value_name == nullptr) {
       app.add_flag_callback(
              settings[i].flag, [&value = given[i]] { value.emplace(); }, help)
@@ -346,6 +349,7 @@ void DefineFlags(CLI::App& app, std::vector<std::optional<std::string>>& given,
   app.add_option("--config", config_path, "read settings in protobuf's text format; flags override")
       ->group("General")
       ->type_name("FILE");
+  app.footer("SIZE: bytes, or a number with KiB, MiB, GiB or TiB.");
   app.set_help_flag("--help,-h", "print this and exit")->group("General");
   app.set_version_flag("--version", kVersionText, "print the version and exit")->group("General");
 }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <sstream>
 #include <vector>
 
 #include "service/listen_address.h"
@@ -236,12 +237,34 @@ TEST(ServerConfig, HelpGroupsEveryFlagAndVersionIsOneLine) {
                            "--instruction-set",
                            "--max-tokens-default",
                            "--drain-grace",
-                           "(default: 127.0.0.1:50051)"}) {
+                           "SIZE: bytes, or a number with KiB, MiB, GiB or TiB."}) {
     EXPECT_THAT(*help->text, HasSubstr(text));
   }
   const Result<CommandLine> version = Parse({"--version"});
   ASSERT_TRUE(version.ok());
   EXPECT_THAT(version->text.value_or(""), testing::MatchesRegex("cairnd [0-9.]+\n"));
+}
+
+TEST(ServerConfig, HelpNamesBoundsAndDefaultOfEverySetting) {
+  const std::string help = *Parse({"--help"})->text;
+  for (const char* text :
+       {"(default: the one that ./cairn setup fetches)", "(default: 127.0.0.1:50051)",
+        "(16..4194304, default: as trained)", "(64KiB..1GiB, default: 32MiB)",
+        "(0..86400, default: 30)", "(1MiB..64TiB, default: fits the machine)",
+        "(64KiB/s..1TiB/s, default: none)", "(default: none: sessions end with the process)",
+        "(default: off)"}) {
+    EXPECT_THAT(help, HasSubstr(text));
+  }
+  std::vector<std::string> flags;  // of each what it says, also on a second line
+  std::istringstream lines(help.substr(0, help.find("General:")));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("  --")) flags.emplace_back();
+    if (line.starts_with("  ")) flags.back() += line;
+  }
+  EXPECT_GT(flags.size(), 25u);
+  for (const std::string& flag : flags) {
+    EXPECT_THAT(flag, testing::MatchesRegex("  --.* \\(.*default: .*\\)"));
+  }
 }
 
 TEST(ParseSize, TakesBytesAndBinaryUnits) {
