@@ -7,7 +7,6 @@ namespace cairn {
 namespace {
 
 constexpr std::string_view kRolePlaceholder = "{role}";
-constexpr size_t kRoleBytesMax = 64;
 
 bool Has(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
@@ -160,21 +159,24 @@ std::optional<ChatFormat> DetectFamily(std::string_view text) {
 
 }  // namespace
 
-bool IsRoleName(std::string_view role) {
-  return !role.empty() && role.size() <= kRoleBytesMax &&
-         std::all_of(role.begin(), role.end(), [](char c) {
-           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                  c == '_' || c == '-';
-         });
-}
-
 std::optional<ChatTurn> ChatFormat::TurnOf(std::string_view role) const {
   if (role == "system" && system_place == SystemPlace::kNowhere) return std::nullopt;
   if (const auto turn = turns.find(role); turn != turns.end()) return turn->second;
-  if (!other_turn.has_value() || !IsRoleName(role)) return std::nullopt;
+  if (!other_turn.has_value() || std::ranges::find(kRoles, role) == kRoles.end()) {
+    return std::nullopt;
+  }
   ChatTurn turn = *other_turn;
   turn.header.replace(turn.header.find(kRolePlaceholder), kRolePlaceholder.size(), role);
   return turn;
+}
+
+std::vector<std::string_view> ChatFormat::Roles() const {
+  std::vector<std::string_view> roles;
+  for (const std::string_view role : kRoles) {
+    const bool joins_user = role == "system" && system_place == SystemPlace::kUserTurn;
+    if (joins_user || TurnOf(role).has_value()) roles.push_back(role);
+  }
+  return roles;
 }
 
 std::optional<ChatFormat> DetectChatFormat(std::string_view template_text) {

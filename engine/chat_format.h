@@ -6,6 +6,7 @@
 // and "{eos}" for the model's own end of text. Pure functions.
 #pragma once
 
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,6 +14,9 @@
 #include <vector>
 
 namespace cairn {
+
+// Whoever else is named is a mistake, though many a template would write any name into a header.
+inline constexpr std::array<std::string_view, 4> kRoles = {"system", "user", "assistant", "tool"};
 
 struct ChatTurn {
   std::string header, footer;  // literals around the content
@@ -28,8 +32,8 @@ struct ChatFormat {
   std::string family;
   bool starts_with_bos = false;
 
-  // By role. A role that is not there has `other_turn`, whose header names it "{role}"; if that is
-  // not there either, the template does not render the role.
+  // By role. One of kRoles that is not there has `other_turn`, whose header names it "{role}"; if
+  // that is not there either, the template does not render the role.
   std::map<std::string, ChatTurn, std::less<>> turns;
   std::optional<ChatTurn> other_turn;
   SystemPlace system_place = SystemPlace::kOwnTurn;
@@ -48,10 +52,9 @@ struct ChatFormat {
 
   // None if a message of this role is not rendered.
   std::optional<ChatTurn> TurnOf(std::string_view role) const;
+  // Those that messages may have, in the order of kRoles.
+  std::vector<std::string_view> Roles() const;
 };
-
-// 1 to 64 letters, digits, - and _: what cannot spell anything but a role in a header.
-bool IsRoleName(std::string_view role);
 
 // None for a template of no known family.
 std::optional<ChatFormat> DetectChatFormat(std::string_view template_text);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/message_text.h"
 #include "engine/utf8.h"
 
 namespace cairn {
@@ -38,10 +39,13 @@ std::string FieldOf(size_t index, std::string_view name) {
   return "content.chat.messages[" + std::to_string(index) + "]." + std::string(name);
 }
 
-// A role that is no name is not repeated: it may be long, or no text at all.
 std::string NoSuchRole(const ChatFormat& format, std::string_view role) {
-  if (!IsRoleName(role)) return "must be 1 to 64 letters, digits, - and _";
-  return "the model's " + format.family + " template has no role \"" + std::string(role) + "\"";
+  std::string roles;
+  for (const std::string_view known : format.Roles()) {
+    roles += (roles.empty() ? "" : ", ") + std::string(known);
+  }
+  return "must be one of " + roles + " in the model's " + format.family + " template, is " +
+         Quoted(role);
 }
 
 Status NoTemplate(const std::string& why) {

@@ -34,7 +34,7 @@
 namespace cairn {
 
 struct ChatMessage {
-  std::string role;     // "system", "user", "assistant", or another that the template renders
+  std::string role;     // one of kRoles that the template renders
   std::string content;  // UTF-8
 };
 

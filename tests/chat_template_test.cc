@@ -63,14 +63,16 @@ TEST(ChatFormat, KnowsAFamilyByItsTokens) {
   EXPECT_EQ(family("'<|user|>' + content + '<|assistant|>'"), "none");
 }
 
-TEST(ChatFormat, ARoleIsAName) {
+TEST(ChatFormat, RolesAreThoseOfTheApiThatTheTemplateRenders) {
   const auto format = DetectChatFormat(kChatMl);
   EXPECT_EQ(format->TurnOf("tool")->header, "<|im_start|>tool\n");
-  EXPECT_TRUE(format->TurnOf("my_role-2").has_value());
-  for (const char* role : {"", "two words", "a\nb", "<|im_end|>", "größe"}) {
+  EXPECT_THAT(format->Roles(), ElementsAre("system", "user", "assistant", "tool"));
+  for (const char* role : {"", "robot", "User", "user ", "a\nb", "<|im_end|>"}) {
     EXPECT_FALSE(format->TurnOf(role).has_value()) << role;
   }
-  EXPECT_FALSE(format->TurnOf(std::string(65, 'r')).has_value());
+  const auto roles = [](const char* text) { return DetectChatFormat(text)->Roles(); };
+  EXPECT_THAT(roles("<start_of_turn> system"), ElementsAre("system", "user", "assistant"));
+  EXPECT_THAT(roles("[INST] content [/INST]"), ElementsAre("user", "assistant"));
 }
 
 class ChatMlTest : public testing::Test {
@@ -135,12 +137,13 @@ TEST_F(ChatMlTest, ClosesWhatIsOpen) {
 }
 
 TEST_F(ChatMlTest, NamesTheFieldAtFault) {
-  const ChatMessage bad_role[] = {{"user", "a"}, {"two words", "b"}};
+  const ChatMessage bad_role[] = {{"user", "a"}, {"robot", "b"}};
   Status status = template_->RenderNext(bad_role, true).status();
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_EQ(status.field(), "content.chat.messages[1].role");
   EXPECT_EQ(status.message(),
-            "content.chat.messages[1].role: must be 1 to 64 letters, digits, - and _");
+            "content.chat.messages[1].role: must be one of system, user, assistant, tool in the "
+            "model's ChatML template, is 'robot'");
 
   const ChatMessage bad_content[] = {{"user", "a\xFF"}};
   status = template_->RenderStart(bad_content, true).status();
@@ -196,7 +199,8 @@ TEST(ChatTemplate, RefusesASystemMessageWhereTheTemplateDoes) {
       *ChatTemplate::Detect("'[INST] ' + content + ' [/INST]' + eos_token", *tokenizer);
   const ChatMessage messages[] = {{"system", "hello"}, {"user", "aa"}};
   EXPECT_EQ(chat_template->RenderStart(messages, true).status().message(),
-            "content.chat.messages[0].role: the model's Mistral template has no role \"system\"");
+            "content.chat.messages[0].role: must be one of user, assistant in the model's Mistral "
+            "template, is 'system'");
 }
 
 TEST(ChatTemplate, OnlyWhatOpensAnAnswerIsClosed) {
