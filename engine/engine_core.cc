@@ -225,6 +225,15 @@ Status EngineCore::BeginSuspend(const std::string& id, Tier tier) {
   if (tier != Tier::kHost && tier != Tier::kDisk && tier != Tier::kAbsent) {
     return InvalidField("tier", "must be TIER_HOST, TIER_DISK or TIER_ABSENT");
   }
+  const bool has_disk = parts_.blocks->disk_stats().has_value();
+  const bool has_host = parts_.blocks->stats().host_capacity > 0;
+  if (tier != Tier::kAbsent && !has_disk && !(tier == Tier::kHost && has_host)) {
+    const std::string host = tier == Tier::kHost ? "no host tier (--host-memory) and " : "";
+    return FailedPrecondition(
+        "the server has " + host +
+        "no disk tier (--disk-dir) for the blocks to go to; TIER_ABSENT drops "
+        "them");
+  }
   RETURN_IF_ERROR(ClaimSession(id));
   runner_.Unpin(id);
   return Status();

@@ -107,6 +107,26 @@ TEST(EngineCore, ASuspendedSessionIsRecomputedToTheSameTokens) {
   EXPECT_EQ(dropped->end->usage.new_tokens, 1);
 }
 
+TEST(EngineCore, ASuspensionThatHasNowhereToGoDropsNothing) {
+  for (const uint32_t host_blocks : {0u, 64u}) {
+    SCOPED_TRACE(host_blocks);
+    EngineHarness harness({.host_blocks = host_blocks});
+    harness.Create("a", RandomTokens(6, 90));
+    harness.Decode(GreedyDecode("a", 1));
+    const Status to_disk = Suspend(harness.core(), "a", Tier::kDisk).status();
+    EXPECT_EQ(to_disk.code(), Code::kFailedPrecondition);
+    EXPECT_EQ(to_disk.message(),
+              "the server has no disk tier (--disk-dir) for the blocks to go to; TIER_ABSENT drops "
+              "them");
+    const Result<SessionInfo> to_host = Suspend(harness.core(), "a", Tier::kHost);
+    EXPECT_EQ(to_host.status().code(), host_blocks > 0 ? Code::kOk : Code::kFailedPrecondition);
+    EXPECT_THAT(to_host.status().message(),
+                testing::HasSubstr(host_blocks > 0 ? "" : "no host tier (--host-memory)"));
+    const Residency residency = harness.core().GetSession("a")->residency;
+    EXPECT_EQ(host_blocks > 0 ? residency.host_tokens : residency.device_tokens, 80);
+  }
+}
+
 TEST(EngineCore, PrefetchComputesSoThatTheTurnFindsIt) {
   EngineHarness harness;
   harness.Create("a", RandomTokens(7, 200));

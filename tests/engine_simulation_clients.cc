@@ -262,7 +262,9 @@ void Simulation::Suspend() {
   const std::string id = SomeSession();
   Code expected = sessions_.contains(id) ? Code::kOk : Code::kNotFound;
   if (StreamOf(id) != nullptr) expected = Code::kAborted;
-  const Tier tier = rng_.Chance(0.5) ? Tier::kAbsent : Tier::kHost;
+  const Tier tier = rng_.Chance(0.8) ? Tier::kAbsent : Tier::kHost;
+  const bool has_no_place = tier == Tier::kHost && expected != Code::kNotFound;
+  if (has_no_place) expected = Code::kFailedPrecondition;
   ExpectCode(cairn::Suspend(*core_, id, tier).status(), expected, "suspend");
 }
 

@@ -26,11 +26,14 @@ def example(language):
 class ReadmeTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(sys.argv[1], sys.argv[3], "--device-memory", "512MiB").__enter__()
+        cls.data = tempfile.TemporaryDirectory()  # as ./cairn serve has one
+        cls.server = Server(sys.argv[1], sys.argv[3], "--device-memory", "512MiB", "--disk-memory", "256MiB",
+                            "--disk-dir", cls.data.name).__enter__()
 
     @classmethod
     def tearDownClass(cls):
         cls.server.__exit__()
+        cls.data.cleanup()
 
     def test_shell_example(self):
         ctl = Client(sys.argv[2], self.server.address)
@@ -42,6 +45,7 @@ class ReadmeTest(unittest.TestCase):
             self.assertEqual((done.returncode, line), (0, line), done.stderr)
             outputs[" ".join(words[1:3])] = done.stdout + done.stderr
         self.assertIn("device", outputs["session decode"])
+        self.assertRegex(outputs["session suspend"], r"KV on +disk \d+")
         self.assertIn("sessions/other", outputs["session list"])
         self.assertIn("Paris", outputs["generate -n"])
 
