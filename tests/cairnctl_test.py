@@ -21,8 +21,8 @@ class CairnctlTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.server.__exit__()
 
-    def refused(self, code, field, *arguments):
-        """The command fails with this code, and names this field, in JSON and as one line of text."""
+    def refused(self, code, field, *arguments, flag=None):
+        """The command fails with this code, and names this field and its flag, in JSON and as one line of text."""
         error, exit_code = self.ctl.error(*arguments)
         self.assertEqual((error["code"], exit_code), (code, 1), error)
         done = self.ctl.run(*arguments)
@@ -30,8 +30,8 @@ class CairnctlTest(unittest.TestCase):
         self.assertTrue(done.stderr.startswith(f"cairnctl: {code}: "), done.stderr)
         self.assertEqual(done.stderr.count("\n"), 1)
         if field:
-            self.assertEqual([v["field"] for v in error["field_violations"]], [field])
-            self.assertIn(field, done.stderr)
+            self.assertEqual([(v["field"], v.get("flag")) for v in error["field_violations"]], [(field, flag)])
+            self.assertIn(f"{flag} ({field}): " if flag else f"{field}: ", done.stderr)
         return error
 
     def test_model_and_health(self):
@@ -117,6 +117,8 @@ class CairnctlTest(unittest.TestCase):
         truncated = self.ctl.json("session", "truncate", "sessions/life-2", count)
         self.assertEqual(truncated["token_count"], str(count))
 
+        nowhere = self.refused("FAILED_PRECONDITION", None, "session", "suspend", "life")["message"]
+        self.assertRegex(nowhere, "--host-memory.*--disk-dir")
         suspended = self.ctl.json("session", "suspend", "life", "--tier", "absent")
         self.assertEqual(suspended["residency"]["device_tokens"], "0")
         self.ctl.text("session", "prefetch", "life")
@@ -198,16 +200,25 @@ class CairnctlTest(unittest.TestCase):
         self.assertRegex(self.ctl.text("cache", "stats"), r"(?m)^predicted / actual.*\n.* more\nrestores +[-\d ]+$")
 
     def test_errors_name_code_and_field(self):
+        bad = "INVALID_ARGUMENT"
         hello = ["generate", "Hello"]
-        self.refused("INVALID_ARGUMENT", "sampling.temperature", *hello, "--temperature", -1)
-        self.refused("INVALID_ARGUMENT", "sampling.temperature", *hello, "--temperature", "nan")
-        self.refused("INVALID_ARGUMENT", "sampling.stop", *hello, *["--stop", "x"] * 17)
-        self.refused("INVALID_ARGUMENT", "content", "generate")
-        self.refused("INVALID_ARGUMENT", "content.tokens.ids[1]", "generate", "--tokens", "1,49152")
-        self.refused("INVALID_ARGUMENT", "session_id", "session", "create", "Not_An_Id")
-        self.refused("INVALID_ARGUMENT", "page_token", "session", "list", "--page-token", "nowhere")
+        for value in (-1, "nan"):
+            self.refused(bad, "sampling.temperature", *hello, "--temperature", value, flag="--temperature")
+        self.refused(bad, "sampling.stop", *hello, *["--stop", "x"] * 17, flag="--stop")
+        self.refused(bad, "sampling.stop_token_ids[0]", *hello, "--stop-token-id", 49152, flag="--stop-token-id")
+        self.refused(bad, "session.sampling.top_p", "session", "create", "p", "--top-p", 7, flag="--top-p")
+        self.refused(bad, "session.priority", "session", "create", "p", "--priority", 700, flag="--priority")
+        self.refused(bad, "content", "generate", flag="--text")
+        self.refused(bad, "content.tokens.ids[1]", "generate", "--tokens", "1,49152", flag="--tokens")
+        self.refused(bad, "content", "generate", "--tokens", ",".join(["9"] * 9000), flag="--tokens")
+        self.assertIn("one of system, user, assistant, tool", self.refused(
+            bad, "content.chat.messages[0].role", "tokenize", "-m", "robot:Hi", flag="--message")["message"])
+        self.refused(bad, "max_tokens", *hello, "-n", 1000000, flag="--max-tokens")
+        self.refused(bad, "ids[1]", "detokenize", "1,49152", flag="<ids>")
+        self.refused(bad, "session_id", "session", "create", "Not_An_Id", flag="<id>")
+        self.refused(bad, "page_token", "session", "list", "--page-token", "nowhere", flag="--page-token")
         self.refused("NOT_FOUND", None, "session", "decode", "unknown")
-        self.refused("INVALID_ARGUMENT", "name", "session", "get", "projects/1")
+        self.refused(bad, "name", "session", "get", "projects/1", flag="<session>")
         self.ctl.text("session", "create", "twice")
         self.refused("ALREADY_EXISTS", None, "session", "create", "twice")
 
@@ -234,7 +245,7 @@ class CairnctlTest(unittest.TestCase):
     def test_no_server_and_no_time(self):
         nobody = Client(sys.argv[2], "127.0.0.1:1")
         done = nobody.run("session", "list")
-        self.assertEqual(done.returncode, 3)
+        self.assertEqual((done.returncode, done.stdout), (3, ""))
         self.assertEqual(done.stderr, "cairnctl: UNAVAILABLE: cannot connect to 127.0.0.1:1; is cairnd running there?\n")
         error, exit_code = self.ctl.error("--timeout", 0.001, "generate", "Hello", "-n", 2000, "--ignore-eos")
         self.assertEqual((error["code"], exit_code), ("DEADLINE_EXCEEDED", 3))

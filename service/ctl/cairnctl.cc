@@ -36,19 +36,27 @@ void AddChat(CLI::App& app, Client& client) {
   sub->callback([&client, options] { Chat(client, *options).Run(); });
 }
 
+// The command that was given, of those below `app`.
+const CLI::App& GivenCommand(const CLI::App& app) {
+  const std::vector<CLI::App*> given = app.get_subcommands();
+  return given.empty() ? app : GivenCommand(*given.front());
+}
+
 int Main(int argc, char** argv) {
   StartWaitingForInterrupts();
-  ClientOptions options;
-  Client client(options);
   CLI::App app("Every call of a Cairn server from the shell, and a chat in the terminal.",
                "cairnctl");
+  ClientOptions options;
+  Client client(options,
+                [&app](const std::string& field) { return FlagOf(GivenCommand(app), field); });
   app.footer("For every command: --address, --json and --timeout; see cairnctl --help.");
   app.require_subcommand(1);
   app.fallthrough();
   app.set_version_flag("--version", "cairnctl " CAIRN_VERSION);
   app.add_option("--address", options.address, "of the server")->capture_default_str();
   app.add_flag("--json", options.json, "answers and errors as JSON, one object a line");
-  app.add_option("--timeout", options.timeout_seconds, "seconds for each call; 0: no limit");
+  app.add_option("--timeout", options.timeout_seconds, "seconds for each call; 0: no limit")
+      ->capture_default_str();
   AddSessionCommands(app, client);
   AddStreamCommands(app, client);
   AddServerCommands(app, client);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <utility>
 
 #include "service/ctl/interrupt.h"
 #include "service/ctl/options.h"
@@ -128,13 +129,14 @@ bool Chat::Command(const std::string& line) {
 
 void Chat::ListSessions() {
   v1::ListSessionsRequest request;
-  Note(SessionRowTitles());
+  bool is_first = true;
   do {
     grpc::ClientContext context;
     client_.Prepare(context);
     v1::ListSessionsResponse response;
     const grpc::Status status = client_.sessions().ListSessions(&context, request, &response);
     if (!status.ok()) return client_.Fail(status);
+    if (std::exchange(is_first, false)) Note(SessionRowTitles());
     for (const v1::Session& session : response.sessions()) {
       Note(SessionRow(session) + (session.name() == session_ ? "  <- here" : ""));
     }

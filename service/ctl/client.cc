@@ -67,7 +67,7 @@ std::string ToJson(const google::protobuf::Message& message) {
   return status.ok() ? json : "{}";
 }
 
-std::string ErrorJson(const grpc::Status& status) {
+std::string ErrorJson(const grpc::Status& status, const FlagNamer& flag_of) {
   const ErrorDetails details = DetailsOf(status);
   google::protobuf::Struct root;
   auto& error = *(*root.mutable_fields())["error"].mutable_struct_value()->mutable_fields();
@@ -79,6 +79,8 @@ std::string ErrorJson(const grpc::Status& status) {
     auto& fields = *entry.mutable_struct_value()->mutable_fields();
     fields["field"].set_string_value(violation.field());
     fields["description"].set_string_value(violation.description());
+    const std::string flag = flag_of(violation.field());
+    if (!flag.empty()) fields["flag"].set_string_value(flag);
   }
   if (details.retry.has_retry_delay()) {
     error["retry_delay"].set_string_value(
@@ -130,8 +132,9 @@ void Client::Fail(const grpc::Status& status) {
   exit_code_ = status.error_code() == grpc::StatusCode::CANCELLED ? kInterrupted
                : no_answer                                        ? kNoAnswer
                                                                   : kRefused;
-  const std::string line =
-      options_.json ? ErrorJson(status) : "cairnctl: " + ErrorText(status, options_.address);
+  const std::string line = options_.json
+                               ? ErrorJson(status, flag_of_)
+                               : "cairnctl: " + ErrorText(status, options_.address, flag_of_);
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
@@ -140,17 +143,25 @@ void Client::FailUsage(const std::string& message) {
   std::fprintf(stderr, "cairnctl: %s\n", message.c_str());
 }
 
-std::string ErrorText(const grpc::Status& status, const std::string& address) {
+std::string ErrorText(const grpc::Status& status, const std::string& address,
+                      const FlagNamer& flag_of) {
   // gRPC's own words for this are long and name each address that the host resolved to.
   if (IsLostConnection(status) && status.error_message().starts_with("failed to connect")) {
     return "UNAVAILABLE: cannot connect to " + address + "; is cairnd running there?";
   }
   const ErrorDetails details = DetailsOf(status);
-  std::string text = CodeName(status.error_code()) + ": " + status.error_message();
+  std::string text = status.error_message();
   for (const auto& violation : details.bad_request.field_violations()) {
-    if (text.find(violation.field()) != std::string::npos) continue;
-    text += "; " + violation.field() + ": " + violation.description();
+    const std::string& field = violation.field();
+    const std::string flag = flag_of(field);
+    const std::string name = flag.empty() ? field : flag + " (" + field + ")";
+    if (text.starts_with(field + ":")) {
+      text.replace(0, field.size(), name);
+    } else if (text.find(field) == std::string::npos) {
+      text += "; " + name + ": " + violation.description();
+    }
   }
+  text = CodeName(status.error_code()) + ": " + text;
   if (details.retry.has_retry_delay()) {
     text +=
         "; try again in " + google::protobuf::util::TimeUtil::ToString(details.retry.retry_delay());

@@ -7,8 +7,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "cairn/v1/cache_service.grpc.pb.h"
 #include "cairn/v1/decode_service.grpc.pb.h"
@@ -23,9 +25,14 @@ struct ClientOptions {
   double timeout_seconds = 0;  // of each call; 0: none
 };
 
+// How the user said what a field of a request holds: "--top-p"; "" when it was not said.
+using FlagNamer = std::function<std::string(const std::string& field)>;
+
 class Client {
  public:
-  explicit Client(const ClientOptions& options) : options_(options) {}
+  // `flag_of` is called once the command line is parsed.
+  Client(const ClientOptions& options, FlagNamer flag_of)
+      : options_(options), flag_of_(std::move(flag_of)) {}
 
   // The stubs connect when they are first asked for, so that the options may be set until then.
   v1::SessionService::StubInterface& sessions() { return *Connected().sessions_; }
@@ -65,6 +72,7 @@ class Client {
   Client& Connected();
 
   const ClientOptions& options_;
+  const FlagNamer flag_of_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::SessionService::StubInterface> sessions_;
   std::unique_ptr<v1::DecodeService::StubInterface> decoding_;
@@ -73,8 +81,9 @@ class Client {
   int exit_code_ = 0;
 };
 
-// An error in one line: code, message, the fields at fault, when to try again.
-std::string ErrorText(const grpc::Status& status, const std::string& address);
+// An error in one line: code, message, the fields at fault with their flags, when to try again.
+std::string ErrorText(const grpc::Status& status, const std::string& address,
+                      const FlagNamer& flag_of);
 
 // Whether trying again, as it is, can help: the server is gone or not yet there.
 bool IsLostConnection(const grpc::Status& status);

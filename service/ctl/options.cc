@@ -2,7 +2,9 @@
 
 #include <google/protobuf/util/time_util.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <iostream>
 #include <iterator>
 #include <map>
@@ -39,6 +41,31 @@ void SetLifetime(const std::string& text, v1::Session& session) {
   }
   *session.mutable_ttl() =
       TimeUtil::MillisecondsToDuration(static_cast<int64_t>(number * 1000.0 * unit->second));
+}
+
+// What an option that fills this field may be called.
+std::vector<std::string> NamesFor(std::string field) {
+  static const std::map<std::string, std::vector<std::string>> kNames = {
+      {"name", {"session"}},
+      {"session_id", {"id"}},
+      {"content", {"--text", "--message", "--tokens"}},
+      {"content.text", {"--text"}},
+      {"content.chat.messages", {"--message"}},
+      {"content.tokens.ids", {"--tokens"}},
+      {"ids", {"ids"}},
+      {"expected_token_count", {"--expect"}},
+      {"start_position", {"--start"}},
+      {"token_count", {"--token-count", "token-count", "--count"}},
+      {"stop_token_ids", {"--stop-token-id"}},
+      {"annotations", {"--annotation"}},
+  };
+  field.resize(std::min(field.find('['), field.size()));  // of a list, the list
+  for (const char* outer : {"session.", "sampling."}) {
+    if (field.starts_with(outer)) field.erase(0, std::strlen(outer));
+  }
+  if (const auto found = kNames.find(field); found != kNames.end()) return found->second;
+  std::ranges::replace(field, '_', '-');
+  return {"--" + field};
 }
 
 }  // namespace
@@ -207,6 +234,18 @@ void AddSettingFlags(CLI::App& command, v1::Session& session, std::vector<std::s
 
 std::string SessionName(const std::string& name_or_id) {
   return name_or_id.find('/') == std::string::npos ? "sessions/" + name_or_id : name_or_id;
+}
+
+std::string FlagOf(const CLI::App& command, const std::string& field) {
+  const CLI::Option* found = nullptr;  // the first that was given, else the first that there is
+  for (const std::string& name : NamesFor(field)) {
+    const CLI::Option* option = command.get_option_no_throw(name);
+    if (option == nullptr || (found != nullptr && (!found->empty() || option->empty()))) continue;
+    found = option;
+  }
+  if (found == nullptr) return "";
+  return found->get_lnames().empty() ? "<" + found->get_name() + ">"
+                                     : "--" + found->get_lnames().front();
 }
 
 }  // namespace cairn

@@ -39,4 +39,8 @@ void AddSettingFlags(CLI::App& command, v1::Session& session, std::vector<std::s
 // "sessions/{id}" of a name or of an id alone.
 std::string SessionName(const std::string& name_or_id);
 
+// What fills a request's field on the command line of `command`: "--top-p", or "<session>" for an
+// argument without a flag; "" when nothing does.
+std::string FlagOf(const CLI::App& command, const std::string& field);
+
 }  // namespace cairn

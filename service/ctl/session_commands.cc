@@ -1,6 +1,7 @@
 // The unary RPCs of SessionService. A request lives in a shared_ptr, from the flags that fill it to
 // the call.
 #include <memory>
+#include <utility>
 
 #include "service/ctl/commands.h"
 #include "service/ctl/options.h"
@@ -81,7 +82,7 @@ void AddUpdate(CLI::App& group, Client& client) {
 
 // Every page, or the one that was asked for.
 void List(Client& client, v1::ListSessionsRequest request, bool one_page) {
-  if (!client.options().json) client.PrintLine(SessionRowTitles());
+  bool is_first = true;
   do {
     grpc::ClientContext context;
     client.Prepare(context);
@@ -93,6 +94,7 @@ void List(Client& client, v1::ListSessionsRequest request, bool one_page) {
       client.PrintJson(response);
       continue;
     }
+    if (std::exchange(is_first, false)) client.PrintLine(SessionRowTitles());
     for (const v1::Session& session : response.sessions()) client.PrintLine(SessionRow(session));
     if (one_page && !response.next_page_token().empty()) {
       client.PrintLine("next: --page-token " + response.next_page_token());
