@@ -99,6 +99,9 @@ TEST_F(RuntimeTest, AGraphRunsWhatWasCapturedAndNothingBefore) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   ASSERT_EQ(cudaStreamEndCapture(stream.get(), &graph), cudaSuccess);
+  size_t node_count = 0;
+  ASSERT_EQ(cudaGraphGetNodes(graph, nullptr, &node_count), cudaSuccess);
+  EXPECT_EQ(node_count, 2u);
   ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
   ASSERT_EQ(cudaGraphDestroy(graph), cudaSuccess);
   EXPECT_EQ(array.Read(stream), std::vector<float>(100, 1.0f));

@@ -210,6 +210,14 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return cudaSuccess;
 }
 
+// Their number alone: nodes have no handles here.
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  CUEMU_ENTER(cudaGraphGetNodes);
+  if (nodes != nullptr) return Answer(cudaErrorNotSupported);
+  *count = graph->works.size();
+  return cudaSuccess;
+}
+
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long) {
   CUEMU_ENTER(cudaGraphInstantiate);
