@@ -72,7 +72,9 @@ class Player {
     ready_.erase(id);
     ++leaving_count_;
     core().SuspendSession(id, tier, [this, id](const Result<SessionInfo>& info) {
-      EXPECT_TRUE(info.ok()) << info.status().ToString();
+      // Without a tier below the device there is nowhere to go.
+      EXPECT_TRUE(info.ok() || info.status().code() == Code::kFailedPrecondition)
+          << info.status().ToString();
       --leaving_count_;
       ready_.insert(id);
     });
