@@ -104,6 +104,7 @@ class EngineCore {
   void PauseFullStreams();
   void TakeBackFailures();
   bool ReadAgain(const std::string& id);
+  void WriteAgain();
   void Refuse(const StreamStart& start, const std::string& session_id, const Status& why);
   Status StartDecode(const StreamStart& start, const DecodeRequest& request,
                      EncodedContent content);
@@ -130,6 +131,7 @@ class EngineCore {
   Rng rng_;
   std::set<std::string> unread_;  // sessions that could not be read again
   Clock::Monotonic read_again_at_;
+  std::vector<std::string> unwritten_;  // sessions of which the disk may have lost something
 };
 
 }  // namespace cairn

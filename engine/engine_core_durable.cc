@@ -11,6 +11,7 @@ namespace cairn {
 namespace {
 
 constexpr std::chrono::milliseconds kReadAgainPeriod{500};
+constexpr size_t kWrittenAgainBytes = 4u << 20;  // in one round
 
 }  // namespace
 
@@ -28,6 +29,7 @@ void EngineCore::BeginRound() {
   if (parts_.journal != nullptr) {
     PauseFullStreams();
     TakeBackFailures();
+    WriteAgain();
   }
   ExpireSessions();
 }
@@ -79,6 +81,19 @@ bool EngineCore::ReadAgain(const std::string& id) {
           .WithRetryAfter(kReadAgainPeriod);
   LogError(sessions_.Restore(std::move(aside)).message());
   return false;
+}
+
+// What the disk has lost is in memory yet.
+void EngineCore::WriteAgain() {
+  if (parts_.journal->TakeLost()) {
+    unwritten_ = sessions_.ids();
+    LogWarning("sessions: all " + std::to_string(unwritten_.size()) +
+               " are written again, as they are in memory");
+  }
+  for (size_t bytes = 0; bytes < kWrittenAgainBytes && !unwritten_.empty();) {
+    bytes += sessions_.WriteAgain(unwritten_.back());
+    unwritten_.pop_back();
+  }
 }
 
 void EngineCore::Refuse(const StreamStart& start, const std::string& session_id,

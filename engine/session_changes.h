@@ -38,6 +38,13 @@ class SessionChanges {
     SessionChange& change = Of(session);
     change.kept_tokens = std::min(change.kept_tokens, kept);
   }
+  // Nothing of what was written of it is to be relied upon.
+  void ChangeAll(const Session& session) {
+    SessionChange& change = Of(session);
+    change.settings = true;
+    change.noted_tokens = INT64_MAX;
+    change.kept_tokens = 0;
+  }
   void Remove(const std::string& id, uint64_t serial) {
     changes_[serial] = {.id = id, .gone = true};
   }

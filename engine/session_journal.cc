@@ -92,6 +92,7 @@ void SessionJournal::Run() {
 Status SessionJournal::Write(const DurableBatch& batch, const std::optional<Failure>& failure) {
   if (batch.empty()) return Status();
   Status written = failure ? failure->why : store_->Commit(batch, sync_);
+  if (store_->TakeLost()) lost_ = true;
   NoteOutcome(written);
   if (written.ok() || failure) return written;
   Status why(written.code(), "the change could not be made durable: " + written.message());

@@ -22,6 +22,7 @@
 // Threads: the engine thread, but for what it holds: that runs on the journal's thread.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -78,6 +79,8 @@ class SessionJournal {
     Status why;
     std::set<std::string> sessions;  // ids: to be read again
   };
+  // Once: whether the store has lost something, anything, of what it had.
+  bool TakeLost() { return lost_.exchange(false); }
   // Whether a commit has failed that TakeFailure has not told of. Cheap.
   bool failed() const;
   // Waits until all that was submitted is over. From now on batches are written again.
@@ -123,6 +126,7 @@ class SessionJournal {
   bool closing_ = false;
   std::optional<Failure> failure_;
   JournalCounts counts_;
+  std::atomic<bool> lost_ = false;
 
   std::mutex full_mutex_;  // held while a sink is told, so that TakeFull comes after its answer
   std::set<SequenceId> full_;

@@ -143,15 +143,18 @@ Status CheckModel(const DurableStore& store, const std::string& wanted, bool has
   if (!has_sessions || (found && found->substr(0, kDigits) == wanted.substr(0, kDigits))) {
     return Status();
   }
-  const std::string before =
-      found && found->size() > kDigits ? found->substr(kDigits + 1) : "an unknown model";
-  return FailedPrecondition("--disk-dir: its sessions are in the vocabulary of " + before +
-                            ", which is not that of " + wanted.substr(kDigits + 1) +
+  const std::string model = wanted.substr(kDigits + 1);
+  if (!found || found->size() <= kDigits) {
+    LogWarning("sessions: which model they are of is lost; they are taken to be of " + model);
+    return Status();
+  }
+  return FailedPrecondition("--disk-dir: its sessions are in the vocabulary of " +
+                            found->substr(kDigits + 1) + ", which is not that of " + model +
                             "; give each model a directory of its own");
 }
 
-// Sessions that depend on changes which a damaged log has lost go back to what they were before the
-// damage, where that is whole.
+// Sessions that depend on changes which a damaged log or table has lost go back to what they were
+// before the damage, where that is whole.
 Status GoBackBeforeDamage(DurableStore& store, StoredSessions& loaded) {
   const std::unique_ptr<const DurableStore> before = store.TakeBeforeDamage();
   if (before == nullptr) return Status();
@@ -218,6 +221,10 @@ Result<StoredSessions> LoadSessions(DurableStore& store, const Digest& vocabular
     if (Assembly* assembly = assembly_of(key)) assembly->TakeChunk(key, value);
   }));
   loaded.garbage_count = changes.changes().size();
+  if (loaded.garbage_count > 0) {
+    LogWarning("sessions: " + std::to_string(loaded.garbage_count) +
+               " records are of sessions that are not there, and go");
+  }
   ASSIGN_OR_RETURN(const std::optional<std::string> known_model, Get(store, kModelKey));
   const std::string record = ModelRecord(vocabulary, model);
   if (known_model != record) changes.Put(kModelKey, record);

@@ -7,6 +7,7 @@
 //   p SERIAL             its progress
 //   t SERIAL CHUNK       its tokens, 1,024 in a chunk, all chunks full but the last
 //
+// A value that a damaged table has lost is empty, which none of these ever is.
 // Numbers are big-endian in keys, so that they are in order. A session is in one piece: what is
 // read must have the digest that its progress names, or it is damaged. Tokens and progress of no
 // session are garbage; a load takes them out, unless settings are damaged, whose serial nobody

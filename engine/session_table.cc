@@ -122,6 +122,19 @@ void SessionTable::Forget(const std::string& id) {
   sessions_.erase(found);
 }
 
+std::vector<std::string> SessionTable::ids() const {
+  std::vector<std::string> ids;
+  for (const auto& [id, session] : sessions_) ids.push_back(id);
+  return ids;
+}
+
+size_t SessionTable::WriteAgain(const std::string& id) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return 0;
+  if (changes_) changes_->ChangeAll(found->second);
+  return found->second.tokens.size() * sizeof(uint32_t);
+}
+
 Result<const Session*> SessionTable::Create(const CreateSessionRequest& request) {
   RETURN_IF_ERROR(ValidateSettings(request.settings, vocabulary_size_, now_));
   RETURN_IF_ERROR(ValidateCacheSalt(request.cache_salt, "session.cache_salt"));

@@ -108,6 +108,10 @@ class SessionTable {
   // The most tokens that `session` has in common with another one of its salt, from position 0 on.
   size_t SharedPrefix(const Session& session) const { return order_.SharedPrefix(session); }
 
+  std::vector<std::string> ids() const;
+  // Has all of a session written again; the bytes of its tokens. 0 when there is no session.
+  size_t WriteAgain(const std::string& id);
+
   size_t session_count() const { return sessions_.size(); }
   uint64_t total_token_count() const { return total_token_count_; }
   void CheckInvariants() const;

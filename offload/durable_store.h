@@ -10,7 +10,10 @@
 // and until that succeeds every commit fails at once.
 //
 // A damaged log costs the batches that lie where it is damaged (RocksDB skips the rest of 32 KiB)
-// and no later one.
+// and no later one. A damaged table costs the values that lie where it is damaged, which are empty
+// from then on; when what cannot be read is its index, or all of it, its keys are again what they
+// were before it was written. Tables are verified as the store is opened, and whenever they are
+// compacted; what can be read goes on in new ones, so damage stops nothing.
 //
 // Threads: any for Scan; one at a time for Commit.
 #pragma once
@@ -87,11 +90,15 @@ class DurableStore {
   using Visitor = std::function<void(std::string_view key, std::string_view value)>;
   virtual Status Scan(std::string_view prefix, const Visitor& visit) const = 0;
 
-  // Once: when the log was found damaged as the store was opened, the state before the damage, for
-  // reading only. Scan then shows what follows it as well, without the changes that are lost, so
-  // what depends on those has to be recognised, and may be put back to what is here. Null: the log
-  // was whole.
+  // Once: when the log or a table was found damaged as the store was opened, the state before the
+  // damaged log, or without the damaged tables, for reading only. Scan then shows the rest as well,
+  // without the changes that are lost, so what depends on those has to be recognised, and may be
+  // put back to what is here. Null: nothing was damaged.
   virtual std::unique_ptr<const DurableStore> TakeBeforeDamage() { return nullptr; }
+
+  // Once: whether a table was found damaged since the store was opened. Commits have gone on, but
+  // values of any age may be lost, so whoever has them in memory should put them again.
+  virtual bool TakeLost() { return false; }
 };
 
 // A store in the folder `path`, which is made when it is missing; `clock` outlives it. kUnavailable

@@ -1,7 +1,7 @@
 // The durable store on RocksDB: an ordinary database with a write-ahead log. A store that has
 // failed is closed and opened again, which replays the log as after a crash: one way back for every
 // kind of failure, and the one that every start takes. While that fails for want of room or of
-// permission, the database is open for reading only.
+// permission, the database is open for reading only. Damaged tables are salvaged on the way.
 #include <rocksdb/db.h>
 #include <rocksdb/merge_operator.h>
 #include <rocksdb/options.h>
@@ -17,6 +17,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "offload/durable_store.h"
+#include "offload/rocksdb_salvage.h"
 #include "offload/rocksdb_support.h"
 
 namespace cairn {
@@ -62,9 +63,10 @@ rocksdb::Options MakeOptions(Recovery recovery) {
   rocksdb::Options options;
   options.create_if_missing = true;
   options.merge_operator = std::make_shared<AppendOperator>();
-  // Values carry checks of their own, and a flipped bit of a compressed block would take all of it.
   options.compression = rocksdb::kNoCompression;
   options.write_buffer_size = kMemtableBytes;
+  options.target_file_size_base = kMemtableBytes;  // so much may be lost together
+  MakeSalvageable(options);
   options.wal_recovery_mode = recovery;
   // RocksDB's own log is a file beside the data, and Debian builds it with assertions: the process
   // would die when the disk is full and a line of that file could not be written.
@@ -116,20 +118,6 @@ class KeptState final : public DurableStore {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
-Status ScanDatabase(rocksdb::DB& database, std::string_view prefix,
-                    const DurableStore::Visitor& visit, const std::string& path) {
-  rocksdb::ReadOptions options;
-  options.verify_checksums = false;  // what lies there is shown; who reads it checks it
-  options.fill_cache = false;
-  const std::unique_ptr<rocksdb::Iterator> at(database.NewIterator(options));
-  for (at->Seek(rocksdb::Slice(prefix.data(), prefix.size())); at->Valid(); at->Next()) {
-    const std::string_view key = at->key().ToStringView();
-    if (!key.starts_with(prefix)) break;
-    visit(key, at->value().ToStringView());
-  }
-  return at->status().ok() ? Status() : FromRocksdb(at->status(), path);
-}
-
 class RocksDbDurableStore final : public DurableStore {
  public:
   RocksDbDurableStore(std::string path, const Clock& clock)
@@ -137,21 +125,25 @@ class RocksDbDurableStore final : public DurableStore {
 
   Status Open() {
     const std::lock_guard lock(mutex_);
-    return OpenDatabase();
+    RETURN_IF_ERROR(OpenDatabase());
+    const Status whole = FromRocksdb(database_->VerifyChecksum(), path_);
+    damaged_ = whole.code() == Code::kDataLoss;
+    Status opened = damaged_ ? Mend() : whole;
+    lost_ = false;  // nobody has had it in memory
+    return opened;
   }
 
   Status Commit(const DurableBatch& batch, CommitSync sync) override {
     const std::lock_guard lock(mutex_);
-    if (!failure_.ok()) {
-      if (clock_.Now() < mend_at_) return failure_;
-      if (!writable_) RETURN_IF_ERROR(Mend());
-      failure_ = Status();
-    }
-    rocksdb::WriteOptions options;
-    options.sync = sync == CommitSync::kDevice;
-    rocksdb::WriteBatch writes = ToWriteBatch(batch);
-    const rocksdb::Status written = database_->Write(options, &writes);
+    if (!failure_.ok() && clock_.Now() < mend_at_) return failure_;
+    if (damaged_ || !writable_) RETURN_IF_ERROR(Mend());
+    failure_ = Status();
+    const rocksdb::Status written = Write(batch, sync);
     if (written.ok()) return Status();
+    // A database that has found damage takes nothing of any batch. When what was damaged is not
+    // part of it any more, it does.
+    damaged_ = written.IsCorruption();
+    if (damaged_ && Mend().ok() && Write(batch, sync).ok()) return Status();
     // What was written of the batch is decided now, by opening the database anew: after this,
     // Scan shows what the next commit builds on. The commit itself has failed in any case.
     const Status why = Translate(written);
@@ -162,14 +154,20 @@ class RocksDbDurableStore final : public DurableStore {
   Status Scan(std::string_view prefix, const Visitor& visit) const override {
     const std::lock_guard lock(mutex_);
     if (database_ == nullptr) return failure_;
-    Status scanned = ScanDatabase(*database_, prefix, visit, path_);
-    if (scanned.ok()) return scanned;
+    const Status scanned = ScanKeys(*database_, prefix, visit, path_);
+    if (scanned.ok()) return Status();
+    damaged_ = scanned.code() == Code::kDataLoss;
     return Unavailable(scanned.message()).WithRetryAfter(kMendPeriod);
   }
 
   std::unique_ptr<const DurableStore> TakeBeforeDamage() override {
     const std::lock_guard lock(mutex_);
     return std::move(before_damage_);
+  }
+
+  bool TakeLost() override {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(lost_, false);
   }
 
  private:
@@ -187,11 +185,19 @@ class RocksDbDurableStore final : public DurableStore {
     return failure_;
   }
 
+  rocksdb::Status Write(const DurableBatch& batch, CommitSync sync) {
+    rocksdb::WriteOptions options;
+    options.sync = sync == CommitSync::kDevice;
+    rocksdb::WriteBatch writes = ToWriteBatch(batch);
+    return database_->Write(options, &writes);
+  }
+
   // Opens the database anew, if only for reading.
   Status Mend() {
     database_.reset();
     writable_ = false;
-    const Status opened = OpenDatabase();
+    Status opened = damaged_ ? Salvage() : Status();
+    if (opened.ok()) opened = OpenDatabase();
     if (opened.ok()) return Status();
     rocksdb::DB* readable = nullptr;
     if (rocksdb::DB::OpenForReadOnly(MakeOptions(kToFirstGap), path_, &readable).ok()) {
@@ -200,22 +206,48 @@ class RocksDbDurableStore final : public DurableStore {
     return Fail(opened);
   }
 
+  // Of a database that is closed.
+  Status Salvage() {
+    auto before = std::make_unique<KeptState>();
+    const Status salvaged = SalvageDatabase(
+        MakeOptions(kPastGaps), path_,
+        [&](std::string_view key, std::string_view value) { before->Keep(key, value); });
+    if (!salvaged.ok()) {
+      return Unavailable(path_ + " is damaged, and cannot be salvaged: " + salvaged.message())
+          .WithRetryAfter(kMendPeriod);
+    }
+    before_damage_ = std::move(before);
+    damaged_ = false;
+    lost_ = true;
+    return Status();
+  }
+
   Status OpenDatabase() {
-    rocksdb::DB* opened = nullptr;
-    rocksdb::Status status = rocksdb::DB::Open(MakeOptions(kWithoutGap), path_, &opened);
+    RETURN_IF_ERROR(FinishSalvage(path_));
+    rocksdb::Status status = TryOpen(kWithoutGap);
     if (status.IsCorruption()) {
       const std::string damage = status.ToString();
       before_damage_ = ReadBeforeDamage();
-      status = rocksdb::DB::Open(MakeOptions(kPastGaps), path_, &opened);
+      status = TryOpen(kPastGaps);
       if (status.ok()) {
         LogWarning("sessions: the log in " + path_ +
                    " is damaged, and what it says there is lost: " + damage);
       }
     }
+    if (status.IsCorruption()) {  // of a table, then
+      RETURN_IF_ERROR(Salvage());
+      status = TryOpen(kWithoutGap);
+    }
     if (!status.ok()) return Translate(status);
-    database_.reset(opened);
     writable_ = true;
     return Status();
+  }
+
+  rocksdb::Status TryOpen(Recovery recovery) {
+    rocksdb::DB* opened = nullptr;
+    rocksdb::Status status = rocksdb::DB::Open(MakeOptions(recovery), path_, &opened);
+    database_.reset(opened);
+    return status;
   }
 
   std::unique_ptr<const DurableStore> ReadBeforeDamage() const {
@@ -223,7 +255,7 @@ class RocksDbDurableStore final : public DurableStore {
     rocksdb::DB* opened = nullptr;
     if (!rocksdb::DB::OpenForReadOnly(MakeOptions(kToFirstGap), path_, &opened).ok()) return kept;
     const std::unique_ptr<rocksdb::DB> database(opened);
-    const Status scanned = ScanDatabase(
+    const Status scanned = ScanKeys(
         *database, "",
         [&](std::string_view key, std::string_view value) { kept->Keep(key, value); }, path_);
     if (!scanned.ok()) LogWarning("sessions: " + scanned.message());
@@ -237,6 +269,8 @@ class RocksDbDurableStore final : public DurableStore {
   bool writable_ = false;
   Status failure_;  // ok, or commits fail with it before mend_at_
   Clock::Monotonic mend_at_;
+  mutable bool damaged_ = false;  // to be salvaged, once it is written to
+  bool lost_ = false;
   std::unique_ptr<const DurableStore> before_damage_;
 };
 

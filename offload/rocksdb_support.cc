@@ -1,6 +1,8 @@
 #include "offload/rocksdb_support.h"
 
+#include <rocksdb/db.h>
 #include <rocksdb/env.h>
+#include <rocksdb/options.h>
 #include <rocksdb/status.h>
 
 namespace cairn {
@@ -27,5 +29,18 @@ Status FromRocksdb(const rocksdb::Status& status, std::string_view what) {
 }
 
 std::shared_ptr<rocksdb::Logger> SilentLogger() { return std::make_shared<KeepNothing>(); }
+
+Status ScanKeys(rocksdb::DB& database, std::string_view prefix, const KeyVisitor& visit,
+                std::string_view what) {
+  rocksdb::ReadOptions options;
+  options.fill_cache = false;
+  const std::unique_ptr<rocksdb::Iterator> at(database.NewIterator(options));
+  for (at->Seek(rocksdb::Slice(prefix.data(), prefix.size())); at->Valid(); at->Next()) {
+    const std::string_view key = at->key().ToStringView();
+    if (!key.starts_with(prefix)) break;
+    visit(key, at->value().ToStringView());
+  }
+  return FromRocksdb(at->status(), what);
+}
 
 }  // namespace cairn

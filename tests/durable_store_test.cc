@@ -3,9 +3,7 @@
 #include "offload/durable_store.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -13,8 +11,10 @@
 #include <map>
 #include <string>
 
+#include "base/check.h"
 #include "base/rng.h"
 #include "tests/fakes/fake_clock.h"
+#include "tests/fakes/file_size_limit.h"
 #include "tests/fakes/scratch_folder.h"
 
 namespace cairn {
@@ -192,23 +192,6 @@ TEST_F(DurableStoreTest, ATornEndOfTheLogCostsOnlyWhatWasNotCommitted) {
   Open();
   EXPECT_EQ(Everything(), (Map{{"a", "1"}, {"b", "2"}, {"c", "3"}}));
 }
-
-// The files of this process may have at most so many bytes, while it lives.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    signal(SIGXFSZ, SIG_IGN);
-    CHECK(getrlimit(RLIMIT_FSIZE, &before_) == 0);
-    const rlimit limit = {bytes, before_.rlim_max};
-    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() { CHECK(setrlimit(RLIMIT_FSIZE, &before_) == 0); }
-
- private:
-  rlimit before_;
-};
 
 // Writes until it fails; then what is there is what was committed, whatever is tried meanwhile.
 // `heal` ends the trouble.

@@ -7,6 +7,7 @@ Usage: durable_test.py CAIRND CAIRNCTL TINY_MODEL_TOOL PROTO_FOLDER
 import contextlib
 import os
 import pathlib
+import random
 import resource
 import signal
 import subprocess
@@ -235,6 +236,52 @@ def check_disks(cairnd, sessions, model, scratch):
         subprocess.run(["umount", "-l", small], check=True)
 
 
+def flip_bytes(data, draw):
+    """A bit in each table of the sessions, somewhere in its first half, where values lie; the files."""
+    tables = sorted((data / "sessions").glob("*.sst"))
+    for path in tables:
+        content = bytearray(path.read_bytes())
+        content[draw.randrange(len(content) // 2)] ^= 1 << draw.randrange(8)
+        path.write_bytes(content)
+    return tables
+
+
+def check_damaged_tables(cairnd, sessions, model, scratch):
+    """Bytes that change under a stopped server cost the sessions that lie there; the others go on, over starts and
+    compactions (every start makes a table, and four are compacted)."""
+    data = scratch / "flipped"
+    flags = [*FLAGS, "--disk-dir", data]
+    sessions.tokens.clear()
+    draw = random.Random(7)
+    with Server(cairnd, model, *flags) as server, sessions.at(server):
+        for i in range(40):
+            sessions.create(f"s{i}", [draw.randrange(3, 250) for _ in range(50)])
+        kill(server)
+    for life in range(6):
+        with Server(cairnd, model, *flags) as server, sessions.at(server):
+            log = log_of(server)
+            set_aside = {line.split("'")[1] for line in log.splitlines() if "is set aside" in line}
+            assert ("is damaged" in log) == (life % 2 == 0 and life > 0), log
+            for name in set_aside & sessions.tokens.keys():
+                try:
+                    sessions.read(name)
+                    raise AssertionError(f"{name} is served")
+                except grpc.RpcError as error:
+                    assert error.code() == grpc.StatusCode.DATA_LOSS, error
+                sessions.service.DeleteSession(sessions.pb.DeleteSessionRequest(name=f"sessions/{name}"))
+                del sessions.tokens[name]
+            assert len(sessions.tokens) > 35 - 3 * life, f"too much is lost: {sessions.tokens.keys()}\n{log}"
+            for name in sessions.tokens:
+                if "before the damage" in log and f"'{name}' is what it was" in log:
+                    sessions.tokens[name] = sessions.read(name)
+                sessions.append(name, [draw.randrange(3, 250) for _ in range(3)])
+            sessions.check()
+            assert server.stop() == 0
+        if life % 2 == 1:
+            assert flip_bytes(data, draw)
+    assert (data / "sessions.damaged").is_dir()
+
+
 def check_many(cairnd, sessions, model, scratch):
     """A thousand sessions of 6,000 tokens are there soon after the start."""
     flags = [*FLAGS, "--disk-dir", scratch / "many"]
@@ -269,6 +316,7 @@ def main(cairnd, cairnctl, tiny_model_tool, proto_folder):
         check_other_models(cairnd, sessions, model, make_model("other.gguf", "vocab=400"), scratch)
         check_chat(cairnd, cairnctl, model, scratch)
         check_disks(cairnd, sessions, model, scratch)
+        check_damaged_tables(cairnd, sessions, model, scratch)
         check_many(cairnd, sessions, make_model("long.gguf", "context_length=8192"), scratch)
     print("ok")
 

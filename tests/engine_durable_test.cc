@@ -298,6 +298,27 @@ TEST_F(EngineDurableTest, AtTheEndEverythingIsSaid) {
   EXPECT_EQ(tokens, told);
 }
 
+// The disk loses everything while the server runs; what is in memory is written again.
+TEST_F(EngineDurableTest, WhatTheDiskHasLostIsWrittenAgain) {
+  for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(Create(id, RandomTokens(1, 200)).ok());
+  SessionSettings settings;
+  settings.priority = 70;
+  ASSERT_TRUE(Create("d", {}, settings).ok());
+  store_->Damage([](MemoryStore::Map& map) { map.clear(); });
+  store_->lost = true;
+  ASSERT_TRUE(Append("b", {8}).ok());  // the commit that finds it
+  ASSERT_TRUE(Append("c", {9}).ok());
+  ASSERT_TRUE(Get("a").ok());
+  const Ids a = Tokens("a"), b = Tokens("b"), c = Tokens("c");
+  Start();
+  EXPECT_EQ(Tokens("a"), a);
+  EXPECT_EQ(Tokens("b"), b);
+  EXPECT_EQ(Tokens("c"), c);
+  EXPECT_EQ(Get("d")->settings.priority, 70);
+  EXPECT_EQ(a.size(), 200u);
+  EXPECT_EQ(c.back(), 9u);
+}
+
 TEST_F(EngineDurableTest, DamagedSessionsAreSetAside) {
   ASSERT_TRUE(Create("good", {5}).ok());
   ASSERT_TRUE(Create("bad", {6}).ok());

@@ -267,6 +267,50 @@ TEST_F(SessionStoreTest, SessionsOfAnotherVocabularyAreNotServed) {
   EXPECT_EQ(LoadSessions(store_, Digest{7, 7}, "another, quantised")->sessions.size(), 1u);
 }
 
+TEST_F(SessionStoreTest, WithoutItsNameTheModelIsTakenToBeThisOne) {
+  Store(SmallSession(3));
+  for (const char* lost : {"", "half a na"}) {
+    store_.Damage([&](MemoryStore::Map& map) { map["m"] = lost; });
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(Load().sessions.size(), 1u);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::HasSubstr("taken to be of tiny"));
+    EXPECT_EQ(store_.Everything()["m"], "00000000000000010000000000000002 tiny");
+  }
+}
+
+TEST_F(SessionStoreTest, ValuesThatATableHasLostAreFoundAndNamed) {
+  Store(SmallSession(3000));
+  const auto good = store_.Everything();
+  for (const auto& [prefix, damage] :
+       {std::pair("s", "settings record has 0 bytes, fewer than any record"),
+        std::pair("p", "progress record has 0 bytes, fewer than any record"),
+        std::pair("t", "tokens from 0 on are missing")}) {
+    store_.Damage([&](MemoryStore::Map& map) {
+      map = good;
+      map.lower_bound(prefix)->second.clear();
+    });
+    EXPECT_EQ(Damage(), damage);
+  }
+}
+
+TEST_F(SessionStoreTest, AllOfASessionIsWrittenAgain) {
+  const Session session = SmallSession(3000);
+  Store(session);
+  store_.Damage([](MemoryStore::Map& map) {
+    for (auto& [key, value] : map) {
+      if (key != "m") value.clear();
+    }
+    map["t" + std::string(7, '\0') + '\5' + std::string(3, '\0') + '\x09'] = "beyond the end";
+  });
+  SessionChanges changes;
+  changes.ChangeTokens(session, 3000);
+  changes.ChangeAll(session);
+  Note(changes, {&session});
+  const StoredSessions loaded = Load();
+  ASSERT_EQ(loaded.sessions.size(), 1u);
+  EXPECT_TRUE(SameSession(loaded.sessions[0].session, session));
+}
+
 TEST_F(SessionStoreTest, ADamagedLedgerIsToldFromTheSessions) {
   const Session session = SmallSession(3);
   Store(session);

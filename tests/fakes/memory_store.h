@@ -1,6 +1,7 @@
 // A DurableStore in memory, which a test can make fail, wait, or lose power.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -46,6 +47,10 @@ class MemoryStore final : public DurableStore {
   std::unique_ptr<const DurableStore> TakeBeforeDamage() override {
     return std::move(before_damage);
   }
+
+  // What TakeLost says, once.
+  std::atomic<bool> lost = false;
+  bool TakeLost() override { return lost.exchange(false); }
 
   // From now on nothing is written any more.
   void Die() {
