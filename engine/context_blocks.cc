@@ -46,6 +46,7 @@ Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
   const RestorePlan plan = planner(store.Survey(root, tokens));
   std::vector<Hold> found = store.Match(root, tokens, priority, LoadsOf(plan), plan.turn);
   context->turn_ = plan.turn;
+  context->first_pass_end_ = plan.first_pass_end;
   found.resize(block_count);
   auto missing =
       static_cast<uint32_t>(std::ranges::count_if(found, [](const Hold& hold) { return !hold; }));
@@ -129,6 +130,7 @@ Status ContextBlocks::Follow(std::span<const uint32_t> tokens, const RestorePlan
     if (is_given_up) RETURN_IF_ERROR(GiveUpLoad(block, tokens));
   }
   ChangeTurn(plan.turn);
+  first_pass_end_ = plan.first_pass_end;
   const std::vector<uint32_t> loads = LoadsOf(plan);
   bool is_any_added = false, steps_ahead = false;
   for (const uint32_t block : loads) {

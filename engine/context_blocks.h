@@ -61,6 +61,10 @@ class ContextBlocks {
   Result<bool> Settle(Clock::Monotonic now);
   bool is_loading() const { return loading_count_ > 0; }
   uint32_t turn() const { return turn_; }  // of its latest plan
+  // Its latest plan has the next pass wait for more than is there.
+  bool awaits_pass() const {
+    return first_missing_block_ < first_pass_end_ && FirstLoadingBlock() < first_pass_end_;
+  }
   // What it takes now to use each full block: what is being computed counts as absent, what is
   // being loaded as where it comes from. `tokens` as for Written.
   std::vector<Origin> Origins(std::span<const uint32_t> tokens);
@@ -146,6 +150,7 @@ class ContextBlocks {
   size_t filled_count_ = 0;  // positions in place over all entries
   size_t loading_count_ = 0;
   uint32_t turn_ = 0;  // of its loads
+  size_t first_pass_end_ = 0;              // of the latest plan: see RestorePlan
   Found found_;
 };
 

@@ -116,7 +116,9 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view,
 RestorePlan PlannedRestores::Plan(const RestoreView& view) {
   LookAtChannels({&view, 1});
   RestorePlan plan;
-  PlanRestore(ProblemOf(view, sources_), PolicyNow(), scratch_, plan);
+  RestoreProblem problem = ProblemOf(view, sources_);
+  problem.starts_early = view.decode_rows == 0;  // beside others, passes are shared
+  PlanRestore(problem, PolicyNow(), scratch_, plan);
   plan.verdicts.resize(view.blocks.size(), Verdict::kRecompute);
   if (PolicyNow() == RestorePolicy::kCairn) Probe(view, plan);
   return plan;
@@ -150,6 +152,7 @@ void PlannedRestores::Probe(const RestoreView& view, RestorePlan& plan) {
     if (view.blocks[block] != Origin::kDisk) continue;
     plan.verdicts[block] = Verdict::kReload;
     loads.push_back(static_cast<uint32_t>(block));
+    plan.first_pass_end = 0;  // nothing waits for it
     return;
   }
 }

@@ -67,6 +67,8 @@ std::vector<Runner::Work> Runner::PlanWork() {
     FinishRestore(*sequence);
     End(*sequence, {.finish_reason = FinishReason::kLength});
   }
+  // A context that comes back alone may do better to wait for more of it than to begin.
+  if (runnable.size() == 1 && Find(runnable[0].id)->blocks->awaits_pass()) runnable.clear();
   std::vector<Work> works;
   for (const StepShare& share : PlanStep(runnable, BudgetFor(runnable))) {
     works.push_back(WorkFor(*Find(share.id), share.row_count));

@@ -39,6 +39,12 @@ class RowFactors {
     const Knot& high = knots_[above];
     return low.factor + (high.factor - low.factor) * (rows - low.rows) / (high.rows - low.rows);
   }
+  // The least one, at any rows.
+  double least() const {
+    double least = count_ == 0 ? 1 : kFactorMax;
+    for (uint32_t i = 0; i < count_; ++i) least = std::min(least, knots_[i].factor);
+    return least;
+  }
   uint32_t count() const { return count_; }
   const Knot& operator[](uint32_t i) const { return knots_[i]; }
 
@@ -66,6 +72,12 @@ struct PassCosts {
   double PositionSeconds(uint64_t token_count, double position_sum) const {
     const double factor = position_factors.At(static_cast<double>(token_count));
     return token_position_s * factor * position_sum;
+  }
+  // However so many tokens are spread over so many passes, or more, it takes no less.
+  double LeastSeconds(uint64_t token_count, uint32_t passes, double position_sum) const {
+    const double rows = static_cast<double>(token_count + uint64_t{passes} * decode_rows);
+    return (passes * pass_s + std::max(passes * sweep_s, rows * token_s)) * fixed_factors.least() +
+           token_position_s * position_factors.least() * position_sum;
   }
   // Of a pass over tokens whose positions have that sum.
   double Seconds(uint64_t token_count, double position_sum) const {

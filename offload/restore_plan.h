@@ -63,6 +63,8 @@ struct RestorePlan {
   std::vector<Verdict> verdicts;                  // by block
   std::vector<std::vector<uint32_t>> load_order;  // by channel: its blocks, first to load first
   uint32_t chunk_tokens = 0;  // of recomputed blocks in one pass, at most (Front)
+  // The first pass begins when everything before this block is there; 0: with whatever is there.
+  uint32_t first_pass_end = 0;
   uint32_t turn = 0;
 
   // Until the first new token is computed.

@@ -169,6 +169,8 @@ void RestorePlanning::Write(const Choice& choice, RestorePlan& plan) const {
   plan.recompute_all_s = recompute_all_.seconds;
   plan.prices = PricesOf(choice, std::move(plan.prices));
 
+  plan.first_pass_end = times_.FirstPassEnd(choice.counts, choice.order);
+
   std::array<uint32_t, 256> first_loaded{};  // by source: blocks before it are recomputed
   first_loaded[static_cast<uint8_t>(BlockSource::kAbsent)] = UINT32_MAX;
   plan.load_order.resize(times_.channel_count());

@@ -8,6 +8,8 @@
 //   them. A pass begins when the one before is over and all that is loaded before its last block is
 //   there: on each channel, in load order, everything up to the last block that it needs. A pass
 //   over the new tokens comes last, when everything is there; it costs `new_pass`, if there is one.
+// * With `starts_early`, Front's passes are those that end first of all ways to cut the recomputed
+//   blocks and the new tokens, in order, into passes of at most chunk_tokens (early_passes.h).
 // * Wave computes recomputed blocks and new tokens together, layer by layer; the loads of a layer
 //   are a share of 1/layers of all loads. With a channel's loads taking w seconds after its backlog
 //   b, layer l is there at b + w * l / layers; compute begins when the first layer is there and its
@@ -63,6 +65,7 @@ struct RestoreProblem {
   // Executions that the caller can carry out beside load-all and recompute-all.
   bool allows_front = true;
   bool allows_wave = true;
+  bool starts_early = false;  // Front, as above
 };
 
 }  // namespace cairn

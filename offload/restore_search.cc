@@ -13,6 +13,7 @@ constexpr uint32_t kCheckpointsMax = 32;  // of Front, where passes may have to 
 constexpr double kGoodEnough = 2e-3;      // above the bound
 constexpr uint32_t kLargeBlocks = 1024;
 constexpr int64_t kEffort = 40000;  // steps to better a plan, of a nanosecond or two
+constexpr int64_t kEarlyEffort = 10 * kEffort;  // deadlines say less of passes that start early
 constexpr int64_t kLargeEffort = 4000;
 constexpr int64_t kBoundEffort = 10;
 constexpr int64_t kSteps = 32;  // of one source, to either side
@@ -29,7 +30,11 @@ uint32_t BlocksIn(const RestoreChannel& channel, double seconds) {
 
 RestoreSearch::RestoreSearch(const RestoreProblem& problem, const RestoreLayout& layout,
                              const RestoreTimes& times)
-    : problem_(problem), layout_(layout), times_(times), all_(times.RecomputeEverything()) {
+    : problem_(problem),
+      layout_(layout),
+      times_(times),
+      all_(times.RecomputeEverything()),
+      effort_max_(problem.starts_early ? kEarlyEffort : kEffort) {
   std::array<uint32_t, kRestoreChannelsMax> hops{};  // to the end of the way
   for (uint32_t c = 0; c < times.channel_count(); ++c) {
     inner_first_[c] = c;
@@ -49,10 +54,10 @@ RestoreSearch::Found RestoreSearch::Best(Kind kind, double useless_s) const {
   Found best{times_.RecomputeNothing(), useless_s};
   if (layout_.block_count() == 0) return best;
   uint64_t steps = layout_.block_count();  // to try all plans
-  for (uint32_t s = 0; s < times_.channel_count() && steps <= kEffort; ++s) {
+  for (uint32_t s = 0; s < times_.channel_count() && steps <= uint64_t(effort_max_); ++s) {
     steps *= layout_.count(s) + 1;
   }
-  if (steps <= kEffort) {
+  if (steps <= uint64_t(effort_max_)) {
     TryAll(kind, best);
     return best;
   }
@@ -72,7 +77,7 @@ RestoreSearch::Found RestoreSearch::Best(Kind kind, double useless_s) const {
   // Whole blocks matter where there are few, and waiting passes in any case.
   const bool is_large = layout_.block_count() > kLargeBlocks;
   if (is_large && is_good()) return best;
-  int64_t effort = is_large ? kLargeEffort : kEffort;
+  int64_t effort = is_large ? kLargeEffort : effort_max_;
   const RecomputeCounts other_start = best.counts;
   TryNeighbours(kind, met.counts, best, effort);
   if (is_good()) return best;
@@ -82,7 +87,7 @@ RestoreSearch::Found RestoreSearch::Best(Kind kind, double useless_s) const {
 }
 
 void RestoreSearch::MeetPassesEarlier(double too_short, Found& best) const {
-  int64_t effort = layout_.block_count() > kLargeBlocks ? kLargeEffort : kEffort;
+  int64_t effort = layout_.block_count() > kLargeBlocks ? kLargeEffort : effort_max_;
   while (effort > 0 && best.seconds - too_short > kGoodEnough * best.seconds) {
     const double deadline = (best.seconds + too_short) / 2;
     RecomputeCounts counts = times_.RecomputeNothing();

@@ -62,6 +62,7 @@ class RestoreSearch {
   const RestoreLayout& layout_;
   const RestoreTimes& times_;
   const RecomputeCounts all_;
+  const int64_t effort_max_;  // steps to find a plan
   // Channels in an order in which none comes before one whose blocks cross it.
   std::array<uint32_t, kRestoreChannelsMax> inner_first_{};
 };

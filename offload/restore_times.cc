@@ -18,18 +18,19 @@ PassCosts CostsBesideStreams(const PassCosts& alone, uint32_t decode_rows, doubl
 }
 
 RestoreTimes::RestoreTimes(const RestoreProblem& problem, const RestoreLayout& layout)
-    : problem_(problem), layout_(layout) {
+    : problem_(problem), layout_(layout), early_(problem.pass, problem.chunk_tokens) {
   CHECK(problem.block_tokens > 0 && problem.chunk_tokens >= problem.block_tokens);
   CHECK(problem.layers > 0);
-  CHECK(!problem.new_pass || !problem.allows_wave);  // of which all tokens share a pass
+  // All tokens of a Wave share a pass, and those of an early one may.
+  CHECK(!problem.new_pass || !(problem.allows_wave || problem.starts_early));
   CHECK(problem.channels.size() == channel_count());
   pass_blocks_ = problem.chunk_tokens / problem.block_tokens;
   full_pass_s_ = problem.pass.FixedSeconds(uint64_t{pass_blocks_} * problem.block_tokens);
   const double first = static_cast<double>(layout.block_count()) * problem.block_tokens;
   const double count = problem.new_tokens;
   const PassCosts& new_pass = problem.new_pass ? *problem.new_pass : problem.pass;
-  new_position_s_ =
-      new_pass.PositionSeconds(problem.new_tokens, count * first + count * (count - 1) / 2);
+  new_position_sum_ = count * first + count * (count - 1) / 2;
+  new_position_s_ = new_pass.PositionSeconds(problem.new_tokens, new_position_sum_);
   new_s_ = new_pass.FixedSeconds(problem.new_tokens) + new_position_s_;
   for (uint32_t source = 0; source < channel_count(); ++source) {
     uint32_t hops = 0;
@@ -73,11 +74,14 @@ RestoreTimes::Work RestoreTimes::WorkFromRow(const RecomputeCounts& counts, uint
   return work;
 }
 
-double RestoreTimes::PositionSeconds(const Work& work) const {
+double RestoreTimes::PositionSum(const Work& work) const {
   const double p = problem_.block_tokens;
+  return p * p * work.index_sum + work.block_count * (p * (p - 1) / 2);
+}
+
+double RestoreTimes::PositionSeconds(const Work& work) const {
   const uint64_t rows = uint64_t{std::min(work.block_count, pass_blocks_)} * problem_.block_tokens;
-  return problem_.pass.PositionSeconds(
-      rows, p * p * work.index_sum + work.block_count * (p * (p - 1) / 2));
+  return problem_.pass.PositionSeconds(rows, PositionSum(work));
 }
 
 double RestoreTimes::FrontComputeSeconds(const Work& work) const {
@@ -135,12 +139,72 @@ double RestoreTimes::FinishFront(double passes_end, bool has_passes, double load
 
 double RestoreTimes::FrontBound(const RecomputeCounts& counts) const {
   const Work work = WorkOf(counts);
-  return FinishFront(problem_.compute_backlog_s + FrontComputeSeconds(work), work.block_count > 0,
-                     LoadedAt(counts));
+  const double loaded_at = LoadedAt(counts);
+  const double passes_end = problem_.compute_backlog_s + FrontComputeSeconds(work);
+  if (!problem_.starts_early || work.block_count == 0) {
+    return FinishFront(passes_end, work.block_count > 0, loaded_at);
+  }
+  // As few passes as there may be, each at the best rate.
+  const uint64_t rows = uint64_t{work.block_count} * problem_.block_tokens + problem_.new_tokens;
+  const uint32_t passes =
+      rows <= problem_.chunk_tokens ? 1 : (work.block_count - 1) / pass_blocks_ + 1;
+  const double computed_s = problem_.pass.LeastSeconds(
+      rows, passes, PositionSum(work) + (problem_.new_tokens > 0 ? new_position_sum_ : 0));
+  const double new_s = problem_.new_tokens > 0 ? new_s_ : 0;
+  return std::max(problem_.compute_backlog_s + computed_s, loaded_at + new_s);
+}
+
+void RestoreTimes::CutEarlyPasses(const RecomputeCounts& counts, LoadOrder order) const {
+  const uint32_t total = WorkOf(counts).block_count;
+  std::array<uint32_t, kRestoreChannelsMax> needed{};  // of each channel, by the walk so far
+  RecomputeCounts seen{};
+  double ready_s = 0;
+  early_.Clear(problem_.compute_backlog_s);
+  for (uint32_t i = 0; early_.count() < total; ++i) {
+    const BlockSource source = layout_.all()[i];
+    if (source == BlockSource::kDevice) continue;
+    const uint32_t s = IsLoadable(source) ? ChannelOf(source) : layout_.absent();
+    if (seen[s]++ < counts[s]) {
+      early_.Add(problem_.block_tokens, PositionSum({1, double(i)}), ready_s);
+      continue;
+    }
+    // The earliest block is loaded first; or last, after all others of its source.
+    const bool is_first = seen[s] == counts[s] + 1;
+    if (order == LoadOrder::kBackward && !is_first) continue;
+    const uint32_t loads = order == LoadOrder::kForward ? 1 : layout_.count(s) - counts[s];
+    for (uint32_t c = 0; c < channel_count(); ++c) {
+      if (!Crosses(s, c)) continue;
+      needed[c] += loads;
+      ready_s = std::max(ready_s, problem_.channels[c].backlog_s + LoadSeconds(c, needed[c]));
+    }
+  }
+  if (problem_.new_tokens > 0) {
+    early_.Add(problem_.new_tokens, new_position_sum_, LoadedAt(counts));
+  }
+}
+
+uint32_t RestoreTimes::FirstPassEnd(const RecomputeCounts& counts, LoadOrder order) const {
+  if (!problem_.starts_early) return 0;
+  CutEarlyPasses(counts, order);
+  const size_t piece_count = early_.FirstPassCount();
+  if (piece_count > WorkOf(counts).block_count) return layout_.block_count();
+  RecomputeCounts seen{};
+  uint32_t end = 0;
+  for (size_t left = piece_count; left > 0; ++end) {
+    const BlockSource source = layout_.all()[end];
+    if (source == BlockSource::kDevice) continue;
+    const uint32_t s = IsLoadable(source) ? ChannelOf(source) : layout_.absent();
+    if (seen[s]++ < counts[s]) --left;
+  }
+  return end;
 }
 
 double RestoreTimes::FrontSeconds(const RecomputeCounts& counts, LoadOrder order) const {
   const double loaded_at = LoadedAt(counts);
+  if (problem_.starts_early) {
+    CutEarlyPasses(counts, order);
+    return early_.count() == 0 ? loaded_at : std::max(early_.end_s(), loaded_at);
+  }
   if (loaded_at <= problem_.compute_backlog_s) return FrontBound(counts);  // no pass waits
   double clock = problem_.compute_backlog_s;
   bool has_passes = false;

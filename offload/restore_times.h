@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "offload/early_passes.h"
 #include "offload/restore_layout.h"
 #include "offload/restore_problem.h"
 
@@ -60,6 +61,9 @@ class RestoreTimes {
 
   double WaveSeconds(const RecomputeCounts& counts) const;
   double FrontSeconds(const RecomputeCounts& counts, LoadOrder order = LoadOrder::kForward) const;
+  // If passes start early: the end of the blocks that the first one computes, or of all when new
+  // tokens are among it. 0: there is none.
+  uint32_t FirstPassEnd(const RecomputeCounts& counts, LoadOrder order) const;
   // The passes of Front in their order: `visit(before, work)` gets how many blocks of each source
   // lie before the pass's end, and what it computes; it returns false to see no more.
   template <class Visit>
@@ -79,6 +83,8 @@ class RestoreTimes {
 
  private:
   double PositionSeconds(const Work& work) const;
+  double PositionSum(const Work& work) const;
+  void CutEarlyPasses(const RecomputeCounts& counts, LoadOrder order) const;
   double FinishFront(double passes_end, bool has_passes, double loaded_at) const;
 
   const RestoreProblem& problem_;
@@ -87,7 +93,9 @@ class RestoreTimes {
   double full_pass_s_ = 0;    // without positions
   double new_s_ = 0;
   double new_position_s_ = 0;
+  double new_position_sum_ = 0;
   std::array<uint32_t, kRestoreChannelsMax> crossing_{};  // sources, as bits
+  mutable EarlyPasses early_;                             // scratch of CutEarlyPasses
 };
 
 template <class Visit>

@@ -135,7 +135,7 @@ TEST(RestoreRegretTest, AgainstAllSubsets) {
   regrets.Judge("all subsets");
 }
 
-TEST(RestoreRegretTest, AgainstAllOrdersOfLoads) {
+void JudgeOrders(const char* name, bool starts_early) {
   Rng rng(2);
   Regrets regrets;
   for (int i = 0; i < kProblems / 10; ++i) {
@@ -143,6 +143,7 @@ TEST(RestoreRegretTest, AgainstAllOrdersOfLoads) {
     OwnedProblem made = RandomProblem(rng, 1 + static_cast<uint32_t>(rng.Below(6)),
                                       1 + static_cast<uint32_t>(rng.Below(3)));
     made.problem.allows_wave = false;
+    made.problem.starts_early = starts_early;
     const RestoreProblem& problem = made.problem;
     double best = HUGE_VAL;
     for (uint32_t subset = 0; subset < 1u << problem.blocks.size(); ++subset) {
@@ -157,12 +158,35 @@ TEST(RestoreRegretTest, AgainstAllOrdersOfLoads) {
     ASSERT_NO_FATAL_FAILURE(ExpectSimulated(problem, plan));
     regrets.Add(plan, best);
   }
-  regrets.Judge("all subsets and orders of loads");
+  regrets.Judge(name);
+}
+
+TEST(RestoreRegretTest, AgainstAllOrdersOfLoads) {
+  JudgeOrders("all subsets and orders of loads", false);
+}
+TEST(RestoreRegretTest, AgainstAllOrdersOfLoadsStartingEarly) {
+  JudgeOrders("all subsets and orders of loads, starting early", true);
+}
+
+TEST(RestoreRegretTest, AgainstAllSubsetsStartingEarly) {
+  Rng rng(1);
+  Regrets regrets;
+  for (int i = 0; i < kProblems / 4; ++i) {
+    SCOPED_TRACE(i);
+    const uint32_t block_count = 1 + static_cast<uint32_t>(rng.Below(i % 50 == 0 ? 14 : 9));
+    OwnedProblem made = RandomProblem(rng, block_count, 1 + static_cast<uint32_t>(rng.Below(4)));
+    made.problem.starts_early = true;
+    made.problem.allows_wave = i % 2 == 0;
+    const RestorePlan plan = PlanRestore(made.problem);
+    ASSERT_NO_FATAL_FAILURE(ExpectSimulated(made.problem, plan));
+    regrets.Add(plan, BestOfAllSubsets(made.problem));
+  }
+  regrets.Judge("all subsets, starting early");
 }
 
 // Larger ones, on which the planner does not try every plan.
 void JudgeCounts(const char* name, int problem_count, uint32_t blocks_max, uint32_t channels,
-                 bool wave) {
+                 bool wave, bool starts_early = false) {
   Rng rng(3 + channels);
   Regrets regrets;
   while (regrets.values.size() < static_cast<size_t>(problem_count)) {
@@ -171,6 +195,7 @@ void JudgeCounts(const char* name, int problem_count, uint32_t blocks_max, uint3
         blocks_max / 2 + static_cast<uint32_t>(rng.Below(blocks_max / 2 + 1));
     OwnedProblem made = RandomProblem(rng, block_count, channels);
     made.problem.allows_wave = wave;
+    made.problem.starts_early = starts_early;
     const RestorePlan plan = PlanRestore(made.problem);
     ASSERT_NO_FATAL_FAILURE(ExpectSimulated(made.problem, plan));
     regrets.Add(plan, BestOfAllCounts(made.problem));
@@ -183,6 +208,12 @@ TEST(RestoreRegretTest, AgainstAllCountsOfTwoTiers) {
 }
 TEST(RestoreRegretTest, AgainstAllCountsOfTwoTiersInFront) {
   JudgeCounts("all counts of 2 tiers, Front alone", kProblems / 25, 140, 2, false);
+}
+TEST(RestoreRegretTest, AgainstAllCountsOfTwoTiersStartingEarly) {
+  JudgeCounts("all counts of 2 tiers, starting early", kProblems / 50, 80, 2, false, true);
+}
+TEST(RestoreRegretTest, AgainstAllCountsOfThreeTiersStartingEarly) {
+  JudgeCounts("all counts of 3 tiers, starting early", kProblems / 100, 36, 3, false, true);
 }
 TEST(RestoreRegretTest, AgainstAllCountsOfThreeTiers) {
   JudgeCounts("all counts of 3 tiers", kProblems / 50, 60, 3, true);

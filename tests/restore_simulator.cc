@@ -1,6 +1,7 @@
 #include "tests/restore_simulator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace cairn {
@@ -72,7 +73,57 @@ SimulatedRestore RestoreWith(const RestoreProblem& problem, std::vector<bool> re
   return restore;
 }
 
+namespace {
+
+// Something to compute, no part of which may begin before it is ready.
+struct Piece {
+  std::vector<uint64_t> positions;
+  double ready_at = 0;
+};
+
+std::vector<Piece> PiecesOf(const RestoreProblem& problem, const SimulatedRestore& restore) {
+  std::vector<Piece> pieces;
+  for (uint32_t i = 0; i < problem.blocks.size(); ++i) {
+    if (problem.blocks[i] == BlockSource::kDevice || !restore.recomputed[i]) continue;
+    std::vector<uint32_t> needed;
+    for (const auto& order : restore.load_order) {
+      uint32_t count = static_cast<uint32_t>(order.size());
+      while (count > 0 && order[count - 1] > i) --count;
+      needed.push_back(count);
+    }
+    Piece& piece = pieces.emplace_back(Piece{.ready_at = LoadedAt(problem, needed)});
+    AppendBlock(problem, i, piece.positions);
+  }
+  if (problem.new_tokens > 0) {
+    Piece& piece = pieces.emplace_back(Piece{.ready_at = LoadedAt(problem, OwnCounts(restore))});
+    AppendNew(problem, piece.positions);
+  }
+  return pieces;
+}
+
+// Of all ways to cut the pieces into passes, the one that ends first.
+double SimulateEarlyFront(const RestoreProblem& problem, const SimulatedRestore& restore) {
+  const std::vector<Piece> pieces = PiecesOf(problem, restore);
+  const double loaded_at = LoadedAt(problem, OwnCounts(restore));
+  std::vector<double> done = {problem.compute_backlog_s};  // so many of the pieces, at best
+  for (size_t end = 1; end <= pieces.size(); ++end) {
+    done.push_back(HUGE_VAL);
+    std::vector<uint64_t> positions;
+    for (size_t begin = end; begin-- > 0;) {
+      const std::vector<uint64_t>& added = pieces[begin].positions;
+      positions.insert(positions.end(), added.begin(), added.end());
+      if (positions.size() > problem.chunk_tokens && begin + 1 < end) break;
+      const double start = std::max(done[begin], pieces[end - 1].ready_at);
+      done[end] = std::min(done[end], start + PassSeconds(problem.pass, positions));
+    }
+  }
+  return pieces.empty() ? loaded_at : std::max(done.back(), loaded_at);
+}
+
+}  // namespace
+
 double SimulateFront(const RestoreProblem& problem, const SimulatedRestore& restore) {
+  if (problem.starts_early) return SimulateEarlyFront(problem, restore);
   double clock = problem.compute_backlog_s;
   bool computed = false;
   std::vector<uint64_t> positions;  // of the pass that is being put together
