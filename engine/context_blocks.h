@@ -149,8 +149,8 @@ class ContextBlocks {
   size_t first_missing_block_ = 0;
   size_t filled_count_ = 0;  // positions in place over all entries
   size_t loading_count_ = 0;
-  uint32_t turn_ = 0;  // of its loads
-  size_t first_pass_end_ = 0;              // of the latest plan: see RestorePlan
+  uint32_t turn_ = 0;          // of its loads
+  size_t first_pass_end_ = 0;  // of the latest plan: see RestorePlan
   Found found_;
 };
 

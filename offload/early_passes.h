@@ -1,5 +1,5 @@
-// Cuts work that becomes ready bit by bit into passes, so that all of it is done as early as can be:
-// a pass may begin with what is there, or wait for more that it then does along.
+// Cuts work that becomes ready bit by bit into passes, so that all of it is done as early as can
+// be: a pass may begin with what is there, or wait for more that it then does along.
 //
 // Dynamic programming over where passes end: the first n pieces are done at best when, of all
 // beginnings m < n, a pass over the pieces behind m ends first; it begins when the first m are done
