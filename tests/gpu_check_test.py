@@ -36,6 +36,7 @@ cat <<'END'
 END
 """
 STEP = """echo '{"name": "a step beyond its kernels at 128", "value": 45.0, "unit": "us", "at_most": 30}'"""
+RESTORES = """echo '{"name": "cairn over its best rival: all on disk", "value": 1.01, "unit": "x", "at_most": 1.1}'"""
 
 
 class FakeBuild:
@@ -46,7 +47,7 @@ class FakeBuild:
         self.path = self.folder / "path"
         usual = {"tests/on_device/cuda_conformance_on_device": "", "tests/on_device/cuda_engine_on_device": "",
                  "tests/on_device/cuda_bench": KERNELS, "tests/on_device/cuda_engine_bench": ENGINE,
-                 "tests/on_device/cuda_step_bench": STEP, "tests/tiny_model_tool": 'echo model >"$1"',
+                 "tests/on_device/cuda_step_bench": STEP, "tests/on_device/cuda_restore_bench": RESTORES, "tests/tiny_model_tool": 'echo model >"$1"',
                  "path/nvidia-smi": "echo GPU", "path/compute-sanitizer": ""}
         for name, script in (usual | {f"tests/on_device/{name}": text for name, text in programs.items()}).items():
             program = self.folder / name
@@ -72,7 +73,7 @@ class GpuCheckTest(unittest.TestCase):
             self.assertEqual(code, 2, output)
             self.assertEqual([step["status"] for step in report["steps"]], ["ok"] * len(report["steps"]))
             names = [step["name"] for step in report["steps"]]
-            for name in ("conformance", "memcheck", "racecheck", "kernels", "engine 8B fast", "step 8B"):
+            for name in ("conformance", "memcheck", "racecheck", "kernels", "engine 8B fast", "step 8B", "restores 8B"):
                 self.assertIn(name, names)
             figures = {(figure["step"], figure["name"]): figure for figure in report["figures"]}
             decode = figures["engine 8B exact", "decode, 1 x at 128"]
@@ -158,13 +159,14 @@ class GpuCheckTest(unittest.TestCase):
         if not (BUILD / "tests/cuda_emu/cuda_bench_emulated").exists():
             self.skipTest("this build has no emulator")
         with tempfile.TemporaryDirectory() as folder:
-            done = subprocess.run([ROOT / "tools/gpu_check.sh", "--no-build", "--build", BUILD, "--emulated", "--out", folder],
-                                  capture_output=True, text=True, timeout=900)
+            done = subprocess.run([ROOT / "tools/gpu_check.sh", "--no-build", "--build", BUILD, "--emulated", "--out", folder,
+                                   "--seconds", "850"], capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             report = json.loads((pathlib.Path(folder) / "report.json").read_text())
             self.assertEqual({step["status"] for step in report["steps"]}, {"ok"})
             steps = {figure["step"] for figure in report["figures"]}
-            self.assertEqual(steps, {"kernels", "engine tiny exact", "engine tiny fast", "engine tiny", "step tiny"})
+            self.assertEqual(steps, {"kernels", "engine tiny exact", "engine tiny fast", "engine tiny", "step tiny",
+                                     "restores tiny"})
             self.assertTrue(all(figure["value"] > 0 or figure["at_most"] for figure in report["figures"]))
             self.assertFalse(list(pathlib.Path(folder).rglob("*.gguf")))
 

@@ -106,18 +106,21 @@ def device_steps(programs, models):
     yield from engine_steps(programs, large, "8B", 2048,
                             ["prefill:512", "prefill:8192", "decode:128:1", "decode:8192:1", "decode:1024:16"], 75)
     yield Step("step 8B", [programs.bench("cuda_step_bench"), large], 45)
+    yield Step("restores 8B", [programs.bench("cuda_restore_bench"), large, models / "blocks"], 90)
 
 
 def emulated_steps(programs, models):
     """The same kinds of steps, each as short as can be; the emulator's own checks are always on."""
     conformance = programs.test("cuda_conformance")
-    yield Step("conformance", [conformance, "--gtest_filter=*CudaFragments*/forward_late"], 120)
-    yield Step("equivalence", [programs.test("cuda_engine"), "--gtest_filter=*Decodes*"], 120)
-    yield Step("kernels", [programs.bench("cuda_bench")], 120)
+    yield Step("conformance", [conformance, "--gtest_filter=*CudaFragments*/forward_late"], 300)
+    yield Step("equivalence", [programs.test("cuda_engine"), "--gtest_filter=*Decodes*"], 300)
+    yield Step("kernels", [programs.bench("cuda_bench")], 300)
     model = models / "tiny.gguf"
     yield write_model(programs, "tiny", model)
-    yield from engine_steps(programs, model, "tiny", 32, ["prefill:40", "decode:20:2:2"], 120)
-    yield Step("step tiny", [programs.bench("cuda_step_bench"), model, "--context", 20, "--steps", 2], 120)
+    yield from engine_steps(programs, model, "tiny", 32, ["prefill:40", "decode:20:2:2"], 300)
+    yield Step("step tiny", [programs.bench("cuda_step_bench"), model, "--context", 20, "--steps", 2], 300)
+    yield Step("restores tiny", [programs.bench("cuda_restore_bench"), model, models / "blocks", "--context", 128,
+                                 "--turns", 1], 300)
 
 
 def run(step, logs, seconds_left, environment):

@@ -10,7 +10,8 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = ["tests/tiny_model_tool", "tests/on_device/cuda_conformance_on_device", "tests/on_device/cuda_engine_on_device",
-            "tests/on_device/cuda_bench", "tests/on_device/cuda_engine_bench", "tests/on_device/cuda_step_bench"]
+            "tests/on_device/cuda_bench", "tests/on_device/cuda_engine_bench", "tests/on_device/cuda_restore_bench",
+            "tests/on_device/cuda_step_bench"]
 SCRIPTS = ["gpu_check.sh", "gpu_check.py", "gpu_check_figures.py", "gpu_check_libraries.py"]
 # Of the system, or of CUDA: every machine has its own.
 OWN = re.compile(r"(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libcublas(Lt)?|libcuda)\.so")

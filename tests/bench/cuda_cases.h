@@ -6,7 +6,7 @@
 #pragma once
 
 #include "kernels/backend.h"
-#include "tests/bench/cuda_figures.h"
+#include "tests/bench/bench_figures.h"
 #include "tests/bench/cuda_peaks.h"
 
 namespace cairn {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "kernels/backend.h"
-#include "tests/bench/cuda_figures.h"
+#include "tests/bench/bench_figures.h"
 
 namespace cairn {
 

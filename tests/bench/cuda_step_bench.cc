@@ -1,6 +1,6 @@
 // What a decoding step of one stream costs beyond its kernels: the step of the engine, the pass in
 // it, and the pass's operations alone, captured once and launched as a graph. Each figure is one
-// line of JSON (cuda_figures.h).
+// line of JSON (bench_figures.h).
 //
 //   cuda_step_bench MODEL [--compute exact|fast] [--context TOKENS] [--steps N]
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/cuda_stream.h"
 #include "tests/bench/bench_backend.h"
-#include "tests/bench/cuda_figures.h"
+#include "tests/bench/bench_figures.h"
 #include "tests/bench/recording_ops.h"
 
 namespace cairn {

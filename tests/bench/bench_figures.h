@@ -1,4 +1,4 @@
-// What benches of a GPU share: how device time is taken, and how a figure is printed.
+// What benches share: how device time is taken, and how a figure is printed.
 #pragma once
 
 #include <string>

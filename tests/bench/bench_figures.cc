@@ -1,4 +1,4 @@
-#include "tests/bench/cuda_figures.h"
+#include "tests/bench/bench_figures.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -9,7 +9,7 @@ namespace cairn {
 
 void Require(const Status& status) {
   if (status.ok()) return;
-  std::fprintf(stderr, "cuda_bench: %s\n", status.ToString().c_str());
+  std::fprintf(stderr, "bench: %s\n", status.ToString().c_str());
   std::exit(1);
 }
 
