@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/status.h"
@@ -35,11 +36,19 @@ class Event {
  public:
   virtual ~Event() = default;
   virtual bool Passed() const = 0;
-  virtual Status Wait() = 0;  // blocks the calling thread
+  // Blocks the calling thread. Says what failed of the work between the Record before and this one.
+  virtual Status Wait() = 0;
   // What the work between the two took, of one stream and both passed; 0: not known.
   virtual double SecondsSince(const Event& /*earlier*/) const { return 0; }
 };
 using EventRef = std::shared_ptr<Event>;  // null: already passed
+
+// A block, or a part of one, that is to be copied.
+struct CopyPart {
+  void* to;
+  const void* from;
+  size_t size_bytes;
+};
 
 class Stream {
  public:
@@ -47,6 +56,11 @@ class Stream {
   virtual EventRef Record() = 0;
   virtual void Wait(const EventRef& event) = 0;  // later work waits; the calling thread need not
   virtual void Copy(void* destination, const void* source, size_t size_bytes) = 0;
+  // Many copies, in few calls where a call costs something. They do not overlap, and have no order
+  // among themselves.
+  virtual void CopyBatch(std::span<const CopyPart> parts) {
+    for (const CopyPart& part : parts) Copy(part.to, part.from, part.size_bytes);
+  }
   virtual void Clear(void* destination, size_t size_bytes) = 0;
   virtual Status Synchronize() = 0;
 };
@@ -61,6 +75,9 @@ struct DeviceInfo {
   uint64_t memory_bytes = 0;       // in all
   bool reads_host_memory = false;  // its operations take addresses from AllocateHost as well
   bool host_addressable = false;   // threads of the host may touch addresses from Allocate
+  // Copies of so many bytes together keep a copy stream busy while the next are put on it, so that
+  // larger batches gain nothing. 0: a call costs nothing, and neither do batches of one.
+  size_t copy_batch_bytes = 0;
 };
 
 class Device {

@@ -417,8 +417,8 @@ void BlockStore::VerifyDuplicate(const BlockMeta& one, const BlockMeta& other) {
   }
   std::vector<std::byte> bytes(size_bytes), others(size_bytes);
   const bool copied =
-      copy_queue_->CopyNow(bytes.data(), AddressOf(one), size_bytes, prefix_copy_).ok() &&
-      copy_queue_->CopyNow(others.data(), AddressOf(other), size_bytes, prefix_copy_).ok();
+      copy_queue_->CopyToHostNow(bytes.data(), AddressOf(one), size_bytes, prefix_copy_).ok() &&
+      copy_queue_->CopyToHostNow(others.data(), AddressOf(other), size_bytes, prefix_copy_).ok();
   if (copied) CHECK(bytes == others);
 }
 

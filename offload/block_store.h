@@ -400,6 +400,7 @@ class BlockStore {
   bool BeginLoad(BlockId id, uint32_t turn);
   void BeginPromotion(Move& move);
   void BeginPromotionsAhead();
+  void BeginCopies();
   void AwaitPrefixCopy();
   void CancelLoad(BlockId id);
   void CancelStore(BlockId id);

@@ -48,6 +48,11 @@ void BlockStore::BeginPromotionsAhead() {
   }
 }
 
+// Those that were ordered and may begin: together, since each call to a device has its price.
+void BlockStore::BeginCopies() {
+  if (copy_queue_ != nullptr) copy_queue_->Advance();
+}
+
 // A slot that is about to change hands with the disk, which knows no streams, may have been read or
 // written by CopyPrefix just now: one block within the device's memory.
 void BlockStore::AwaitPrefixCopy() {

@@ -67,6 +67,7 @@ void BlockStore::ChangeTurn(BlockId id, uint32_t from, uint32_t to) {
 void BlockStore::OrderLoads() {
   if (disk_) disk_->OrderLoads();
   if (!copies_.empty()) BeginPromotionsAhead();
+  BeginCopies();
 }
 
 // A load that has not begun is forgotten; one that has goes on.
@@ -181,6 +182,7 @@ void BlockStore::DepartAll(const std::vector<BlockId>& ids, Tier tier, std::func
   }
   if (disk_) disk_->Close();
   departures_.push_back(std::move(departure));
+  BeginCopies();
   TellArrived();
 }
 
@@ -249,7 +251,6 @@ void BlockStore::RetryLeaving() {
 
 bool BlockStore::Poll() {
   bool any = false;
-  if (copy_queue_ != nullptr) copy_queue_->Advance();
   if (disk_) {
     const DiskTier::News news = disk_->Poll();
     any = !news.outcomes.empty();
@@ -260,6 +261,7 @@ bool BlockStore::Poll() {
   any |= EndCopies();
   if (!copies_.empty()) BeginPromotionsAhead();
   if (!leaving_.empty()) RetryLeaving();
+  BeginCopies();
   TellArrived();
   return any;
 }

@@ -59,9 +59,7 @@ Status BlockStore::TakeMemory(const OffloadConfig& config, const KvLayout& layou
   const bool is_staged = parts.spill != nullptr && !parts.host_addressable;
   const bool looks_into_device = config.verify_duplicates && !parts.host_addressable;
   if (config.host_blocks_max > 0 || is_staged || looks_into_device) {
-    ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.NewStream(StreamUse::kCopy));
-    parts.copies =
-        std::make_unique<CopyQueue>(std::move(stream), config.host_bandwidth_limit, clock);
+    ASSIGN_OR_RETURN(parts.copies, CopyQueue::Create(device, config.host_bandwidth_limit, clock));
   }
   if (is_staged) {
     ASSIGN_OR_RETURN(auto staging,

@@ -7,44 +7,74 @@
 
 namespace cairn {
 
+Result<std::unique_ptr<CopyQueue>> CopyQueue::Create(Device& device, uint64_t bytes_per_second,
+                                                     const Clock& clock) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Stream> to_device, device.NewStream(StreamUse::kCopy));
+  ASSIGN_OR_RETURN(std::unique_ptr<Stream> to_host, device.NewStream(StreamUse::kCopy));
+  return std::make_unique<CopyQueue>(std::move(to_device), std::move(to_host), bytes_per_second,
+                                     clock, device.info().copy_batch_bytes);
+}
+
 CopyRef CopyQueue::Add(Way way, std::byte* to, const std::byte* from, size_t size_bytes,
                        const EventRef& after) {
-  if (!has_waiting()) due_ = std::max(due_, clock_.Now());
+  const Clock::Monotonic now = clock_.Now();
+  if (!has_waiting()) due_ = std::max(due_, now);
   auto copy = std::make_shared<QueuedCopy>();
-  copy->to_ = to;
-  copy->from_ = from;
-  copy->size_bytes_ = size_bytes;
+  copy->part_ = {to, from, size_bytes};
   copy->after_ = after;
-  copy->ordered_ = clock_.Now();
-  (way == Way::kToDevice ? to_device_ : to_host_).push_back(copy);
-  Advance();
+  copy->ordered_ = now;
+  LaneOf(way).waiting.push_back(copy);
   return copy;
 }
 
 void CopyQueue::Advance() {
   const Clock::Monotonic now = clock_.Now();
+  Lane& to_device = LaneOf(Way::kToDevice);
+  Lane& to_host = LaneOf(Way::kToHost);
   while (has_waiting() && now >= due_) {
-    const bool is_impatient = !to_host_.empty() && now - to_host_.front()->ordered_ >= kPatience;
-    std::deque<CopyRef>& next = to_device_.empty() || is_impatient ? to_host_ : to_device_;
-    const CopyRef copy = std::move(next.front());
-    next.pop_front();
-    const std::chrono::duration<double> time(LimitedSeconds(copy->size_bytes_));
+    const bool is_impatient =
+        !to_host.waiting.empty() && now - to_host.waiting.front()->ordered_ >= kPatience;
+    Lane& lane = to_device.waiting.empty() || is_impatient ? to_host : to_device;
+    const size_t size_bytes = lane.waiting.front()->part_.size_bytes;
+    const std::chrono::duration<double> time(LimitedSeconds(size_bytes));
     due_ += std::chrono::duration_cast<Clock::Monotonic::duration>(time);
-    Begin(*copy);
+    lane.batch.push_back(std::move(lane.waiting.front()));
+    lane.waiting.pop_front();
+    lane.batch_bytes += size_bytes;
+    if (lane.batch_bytes >= batch_bytes_) BeginBatch(lane);
+  }
+  for (Lane& lane : lanes_) {
+    if (!lane.batch.empty()) BeginBatch(lane);
   }
 }
 
-void CopyQueue::Begin(QueuedCopy& copy) {
-  stream_->Wait(copy.after_);
-  copy.began_ = stream_->Record();
-  stream_->Copy(copy.to_, copy.from_, copy.size_bytes_);
-  copy.ended_ = stream_->Record();
-  copy.begun_ = true;
-  ++begun_count_;
+void CopyQueue::BeginBatch(Lane& lane) {
+  EventRef waited;
+  parts_.clear();
+  for (const CopyRef& copy : lane.batch) {
+    if (copy->after_ != waited) lane.stream->Wait(copy->after_);
+    waited = copy->after_;
+    parts_.push_back(copy->part_);
+  }
+  const EventRef began = lane.stream->Record();
+  lane.stream->CopyBatch(parts_);
+  const EventRef ended = lane.stream->Record();
+  for (const CopyRef& copy : lane.batch) {
+    copy->began_ = began;
+    copy->ended_ = ended;
+    copy->share_ =
+        static_cast<double>(copy->part_.size_bytes) / static_cast<double>(lane.batch_bytes);
+    copy->begun_ = true;
+  }
+  begun_count_ += lane.batch.size();
+  lane.batch.clear();
+  lane.batch_bytes = 0;
 }
 
 bool CopyQueue::Cancel(const CopyRef& copy) {
-  return std::erase(to_device_, copy) + std::erase(to_host_, copy) > 0;
+  size_t count = 0;
+  for (Lane& lane : lanes_) count += std::erase(lane.waiting, copy);
+  return count > 0;
 }
 
 double CopyQueue::LimitedSeconds(size_t size_bytes) const {
@@ -52,11 +82,12 @@ double CopyQueue::LimitedSeconds(size_t size_bytes) const {
   return static_cast<double>(size_bytes) / static_cast<double>(bytes_per_second_);
 }
 
-Status CopyQueue::CopyNow(std::byte* to, const std::byte* from, size_t size_bytes,
-                          const EventRef& after) {
-  stream_->Wait(after);
-  stream_->Copy(to, from, size_bytes);
-  return stream_->Synchronize();
+Status CopyQueue::CopyToHostNow(std::byte* to, const std::byte* from, size_t size_bytes,
+                                const EventRef& after) {
+  Stream& stream = *LaneOf(Way::kToHost).stream;
+  stream.Wait(after);
+  stream.Copy(to, from, size_bytes);
+  return stream.Synchronize();
 }
 
 }  // namespace cairn

@@ -1,18 +1,26 @@
-// Copies of blocks between the device's memory and the host's: on one stream, and perhaps at most
-// so many bytes a second. Under a limit, what may not move yet waits here and is not on the stream,
-// which is the back-pressure: it can still be cancelled, and its slots stay with who ordered it.
+// Copies of blocks, or of parts of them, between the device's memory and the host's: each way on a
+// stream of its own, so that neither queues behind the other nor behind what is computed; and
+// perhaps at most so many bytes a second, both ways together.
 //
-// To the device goes first, since somebody may be waiting for it; but a copy to the host that has
-// waited for kPatience is not put off any longer. Each direction keeps its order.
+// What is added begins when Advance is called next, in batches: a stream takes each in one call.
+// Until then, and under a limit until it is due, it waits here and is not on a stream, which is the
+// back-pressure: it can still be cancelled, and its slots stay with who ordered it.
+//
+// Under a limit, to the device goes first, since somebody may be waiting for it; but a copy to the
+// host that has waited for kPatience is not put off any longer. Each way keeps its order; between
+// the two, and between a copy and what is computed, there is none but `after`, and that a slot is
+// not used for anything else before its copy is over.
 // Threads: the engine thread only. Advance is to be called while anything waits.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -27,20 +35,20 @@ class QueuedCopy {
   bool IsOver() const { return begun_ && (ended_ == nullptr || ended_->Passed()); }
   // Of one that is over.
   Status Outcome() const { return ended_ == nullptr ? Status() : ended_->Wait(); }
-  double seconds() const {  // that it took on the stream; 0: not known
-    return began_ == nullptr || ended_ == nullptr ? 0 : ended_->SecondsSince(*began_);
+  // Its share of what its batch took on the stream; 0: not known.
+  double seconds() const {
+    return began_ == nullptr || ended_ == nullptr ? 0 : ended_->SecondsSince(*began_) * share_;
   }
 
  private:
   friend class CopyQueue;
-  std::byte* to_ = nullptr;
-  const std::byte* from_ = nullptr;
-  size_t size_bytes_ = 0;
+  CopyPart part_{};
   EventRef after_;
   Clock::Monotonic ordered_;
   bool begun_ = false;
-  EventRef began_;
+  EventRef began_;  // of its batch
   EventRef ended_;
+  double share_ = 0;
 };
 using CopyRef = std::shared_ptr<QueuedCopy>;
 
@@ -52,8 +60,15 @@ class CopyQueue {
   // 0: no limit. Otherwise, while copies wait, they come due one after the other at this rate, and
   // each look begins what is due: over any time T between two looks at most bytes_per_second * T
   // and one copy.
-  CopyQueue(std::unique_ptr<Stream> stream, uint64_t bytes_per_second, const Clock& clock)
-      : stream_(std::move(stream)), bytes_per_second_(bytes_per_second), clock_(clock) {}
+  static Result<std::unique_ptr<CopyQueue>> Create(Device& device, uint64_t bytes_per_second,
+                                                   const Clock& clock);
+  // `batch_bytes`: as in DeviceInfo. A batch is over as a whole.
+  CopyQueue(std::unique_ptr<Stream> to_device, std::unique_ptr<Stream> to_host,
+            uint64_t bytes_per_second, const Clock& clock, size_t batch_bytes = 0)
+      : lanes_{Lane{.stream = std::move(to_device)}, Lane{.stream = std::move(to_host)}},
+        bytes_per_second_(bytes_per_second),
+        clock_(clock),
+        batch_bytes_(batch_bytes) {}
 
   // `after` (may be null) comes before it. The memory stays until the copy is over or cancelled.
   CopyRef Add(Way way, std::byte* to, const std::byte* from, size_t size_bytes,
@@ -64,24 +79,35 @@ class CopyQueue {
   bool Cancel(const CopyRef& copy);
 
   uint64_t begun_count() const { return begun_count_; }  // since the start
-  bool has_waiting() const { return !to_device_.empty() || !to_host_.empty(); }
+  bool has_waiting() const {
+    return !LaneOf(Way::kToDevice).waiting.empty() || !LaneOf(Way::kToHost).waiting.empty();
+  }
   uint64_t bytes_per_second() const { return bytes_per_second_; }
   // What so many bytes take at least under the limit; 0 without.
   double LimitedSeconds(size_t size_bytes) const;
 
-  // Copies now, and waits for it: for checks, past the queue and the limit.
-  Status CopyNow(std::byte* to, const std::byte* from, size_t size_bytes, const EventRef& after);
+  // Copies from the device now, and waits for it: for checks, past the queue and the limit.
+  Status CopyToHostNow(std::byte* to, const std::byte* from, size_t size_bytes,
+                       const EventRef& after);
 
  private:
-  void Begin(QueuedCopy& copy);
+  struct Lane {  // one way
+    std::unique_ptr<Stream> stream;
+    std::deque<CopyRef> waiting;
+    std::vector<CopyRef> batch;  // what begins together; empty between calls
+    size_t batch_bytes = 0;
+  };
+  Lane& LaneOf(Way way) { return lanes_[static_cast<size_t>(way)]; }
+  const Lane& LaneOf(Way way) const { return lanes_[static_cast<size_t>(way)]; }
+  void BeginBatch(Lane& lane);
 
-  std::unique_ptr<Stream> stream_;
+  std::array<Lane, 2> lanes_;
   const uint64_t bytes_per_second_;
   const Clock& clock_;
+  const size_t batch_bytes_;
   Clock::Monotonic due_;  // when what has begun is paid for
   uint64_t begun_count_ = 0;
-  std::deque<CopyRef> to_device_;
-  std::deque<CopyRef> to_host_;
+  std::vector<CopyPart> parts_;  // of a batch
 };
 
 }  // namespace cairn

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <span>
 #include <vector>
 
 #include "kernels/cpu/cpu_device.h"
@@ -34,11 +35,14 @@ class CopyQueueTest : public testing::Test {
   std::array<std::byte, kBytes> from_{}, to_{};
 };
 
-TEST_F(CopyQueueTest, WithoutALimitCopiesBeginAtOnceAndEndLater) {
+TEST_F(CopyQueueTest, WithoutALimitCopiesBeginAtTheNextLookAndEndLater) {
   LateCopyDevice device(1 << 20, 1);
-  CopyQueue queue(*device.NewStream(StreamUse::kCopy), 0, clock_);
+  const auto created = *CopyQueue::Create(device, 0, clock_);
+  CopyQueue& queue = *created;
   from_[kBytes - 1] = std::byte{7};
   const CopyRef copy = Add(Way::kToDevice, queue);
+  EXPECT_FALSE(copy->has_begun());
+  queue.Advance();
   EXPECT_TRUE(copy->has_begun());
   EXPECT_FALSE(queue.has_waiting());
   EXPECT_FALSE(queue.Cancel(copy));
@@ -49,10 +53,71 @@ TEST_F(CopyQueueTest, WithoutALimitCopiesBeginAtOnceAndEndLater) {
   EXPECT_EQ(to_, from_);
 }
 
+// Each way has a stream of its own: one is over while nobody has looked at the other's.
+TEST_F(CopyQueueTest, NeitherWayQueuesBehindTheOther) {
+  LateCopyDevice device(1 << 20, 1);
+  const auto created = *CopyQueue::Create(device, 0, clock_);
+  CopyQueue& queue = *created;
+  for (const Way way : {Way::kToHost, Way::kToDevice}) {
+    const Way opposite = way == Way::kToHost ? Way::kToDevice : Way::kToHost;
+    std::array<std::byte, kBytes> first{}, second{};
+    from_.fill(std::byte{7});
+    const CopyRef ahead = queue.Add(opposite, first.data(), from_.data(), kBytes);
+    const CopyRef copy = queue.Add(way, second.data(), from_.data(), kBytes);
+    queue.Advance();
+    while (!copy->IsOver()) {
+    }
+    EXPECT_EQ(second, from_);
+    EXPECT_NE(first, from_);
+    EXPECT_TRUE(ahead->Outcome().ok());
+    EXPECT_EQ(first, from_);
+  }
+}
+
+// Keeps what it was given in one call.
+class BatchStream final : public Stream {
+ public:
+  explicit BatchStream(std::vector<std::vector<size_t>>& batches) : batches_(batches) {}
+  EventRef Record() override { return nullptr; }
+  void Wait(const EventRef& /*event*/) override {}
+  void Copy(void* /*destination*/, const void* /*source*/, size_t size_bytes) override {
+    batches_.back().push_back(size_bytes);
+  }
+  void CopyBatch(std::span<const CopyPart> parts) override {
+    batches_.emplace_back();
+    Stream::CopyBatch(parts);
+  }
+  void Clear(void* /*destination*/, size_t /*size_bytes*/) override {}
+  Status Synchronize() override { return Status(); }
+
+ private:
+  std::vector<std::vector<size_t>>& batches_;
+};
+
+TEST_F(CopyQueueTest, WhatBeginsTogetherIsABatchUpToASize) {
+  using Batches = std::vector<std::vector<size_t>>;
+  for (const size_t batch_bytes : {size_t{0}, size_t{10}}) {
+    Batches in, out;
+    CopyQueue queue(std::make_unique<BatchStream>(in), std::make_unique<BatchStream>(out), 0,
+                    clock_, batch_bytes);
+    for (const size_t size_bytes : std::vector<size_t>{4, 5, 3, 12, 9, 1, 2}) {
+      (void)queue.Add(Way::kToDevice, to_.data(), from_.data(), size_bytes);
+    }
+    (void)queue.Add(Way::kToHost, to_.data(), from_.data(), 7);
+    queue.Advance();
+    EXPECT_EQ(in, batch_bytes == 0 ? (Batches{{4}, {5}, {3}, {12}, {9}, {1}, {2}})
+                                   : (Batches{{4, 5, 3}, {12}, {9, 1}, {2}}));
+    EXPECT_EQ(out, (Batches{{7}}));
+    EXPECT_EQ(queue.begun_count(), 8u);
+  }
+}
+
 TEST_F(CopyQueueTest, TheLimitHoldsHoweverSeldomSomebodyLooks) {
-  CopyQueue queue(std::make_unique<CpuComputeStream>(), kLimit, clock_);
+  CopyQueue queue(std::make_unique<CpuComputeStream>(), std::make_unique<CpuComputeStream>(),
+                  kLimit, clock_);
   std::vector<CopyRef> copies;
   for (int i = 0; i < 40; ++i) copies.push_back(Add(Way::kToDevice, queue));
+  queue.Advance();
   EXPECT_EQ(BegunCount(copies), 1);
   clock_.Advance(milliseconds(1));
   queue.Advance();
@@ -70,13 +135,16 @@ TEST_F(CopyQueueTest, TheLimitHoldsHoweverSeldomSomebodyLooks) {
   clock_.Advance(milliseconds(1000));
   copies.clear();
   for (int i = 0; i < 5; ++i) copies.push_back(Add(Way::kToDevice, queue));
+  queue.Advance();
   EXPECT_EQ(BegunCount(copies), 1);
   EXPECT_DOUBLE_EQ(queue.LimitedSeconds(kBytes), 1e-3);
 }
 
 TEST_F(CopyQueueTest, ToTheDeviceGoesFirstButNotForEver) {
-  CopyQueue queue(std::make_unique<CpuComputeStream>(), kLimit, clock_);
-  (void)Add(Way::kToHost, queue);  // begins
+  CopyQueue queue(std::make_unique<CpuComputeStream>(), std::make_unique<CpuComputeStream>(),
+                  kLimit, clock_);
+  (void)Add(Way::kToHost, queue);
+  queue.Advance();  // it begins
   const CopyRef leaving = Add(Way::kToHost, queue);
   std::vector<CopyRef> loads;
   for (int i = 0; i < 100; ++i) loads.push_back(Add(Way::kToDevice, queue));
@@ -93,8 +161,10 @@ TEST_F(CopyQueueTest, ToTheDeviceGoesFirstButNotForEver) {
 }
 
 TEST_F(CopyQueueTest, WhatIsCancelledCostsNothing) {
-  CopyQueue queue(std::make_unique<CpuComputeStream>(), kLimit, clock_);
+  CopyQueue queue(std::make_unique<CpuComputeStream>(), std::make_unique<CpuComputeStream>(),
+                  kLimit, clock_);
   const CopyRef first = Add(Way::kToDevice, queue);
+  queue.Advance();
   const CopyRef second = Add(Way::kToDevice, queue);
   const CopyRef third = Add(Way::kToDevice, queue);
   EXPECT_FALSE(queue.Cancel(first));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -22,32 +23,26 @@ class CudaLaunchers : public testing::TestWithParam<CudaMachine> {
   void TearDown() override { ExpectNothingFound(); }
 };
 
-TEST_P(CudaLaunchers, BlockCopiesMoveEachPieceAndNothingElse) {
-  for (const size_t size_bytes : {size_t{16}, size_t{4096}, size_t{16384}, size_t{20000}}) {
-    const TestStream stream;
-    constexpr uint32_t kCount = 5;
-    const size_t pitch = size_bytes + 32;
-    std::vector<unsigned char> bytes(kCount * pitch);
-    for (size_t i = 0; i < bytes.size(); ++i)
-      bytes[i] = static_cast<unsigned char>(i * 7 + i / 256);
-    const DeviceArray<unsigned char> from(bytes, stream);
-    const DeviceArray<unsigned char> to(std::vector<unsigned char>(bytes.size(), 0xee), stream);
-    std::vector<BlockCopy> copies;
-    for (uint32_t i = 0; i < kCount; ++i) {  // in reverse, each 16 bytes into its piece
-      const size_t target = (kCount - 1 - i) * pitch + 16;
-      copies.push_back({reinterpret_cast<const std::byte*>(from.get() + i * pitch),
-                        reinterpret_cast<std::byte*>(to.get() + target)});
-    }
-    const DeviceArray<BlockCopy> list(copies, stream);
-    ASSERT_EQ(LaunchBlockCopies(list.get(), kCount, size_bytes, stream.get()), cudaSuccess);
-    std::vector<unsigned char> expected(bytes.size(), 0xee);
-    for (uint32_t i = 0; i < kCount; ++i) {
-      std::copy_n(bytes.begin() + i * pitch, size_bytes,
-                  expected.begin() + (kCount - 1 - i) * pitch + 16);
-    }
-    EXPECT_EQ(to.Read(stream), expected) << size_bytes;
+TEST_P(CudaLaunchers, BlockCopiesMoveEachPartAndNothingElse) {
+  const TestStream stream;
+  constexpr size_t kPitch = 20000 + 32;
+  constexpr size_t kSizes[] = {16, 4096, 16384, 16400, 20000};
+  const size_t count = kLaunchPartsMax + 3;  // two launches
+  std::vector<unsigned char> bytes(count * kPitch);
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i * 7 + i / 256);
+  std::vector<unsigned char> expected(bytes.size(), 0xee);
+  const DeviceArray<unsigned char> from(bytes, stream);
+  const DeviceArray<unsigned char> to(expected, stream);
+  std::vector<CopyPart> parts;
+  for (size_t i = 0; i < count; ++i) {  // in reverse, each 16 bytes into its place
+    const size_t source = i * kPitch, target = (count - 1 - i) * kPitch + 16;
+    const size_t size_bytes = i < 10 ? kSizes[i % std::size(kSizes)] : 32;
+    parts.push_back({to.get() + target, from.get() + source, size_bytes});
+    std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(source), size_bytes,
+                expected.begin() + static_cast<ptrdiff_t>(target));
   }
-  EXPECT_EQ(LaunchBlockCopies(nullptr, 1, 24, nullptr), cudaErrorInvalidValue);
+  ASSERT_EQ(LaunchBlockCopies(parts, stream.get()), cudaSuccess);
+  EXPECT_EQ(to.Read(stream), expected);
 }
 
 // As the host's sampler ranks them.

@@ -1,22 +1,25 @@
-// Many small copies in one launch: layers of blocks gathered from, or scattered to, wherever they
+// Many small copies in one launch: parts of blocks gathered from, or scattered to, wherever they
 // lie. Either side may be page-locked host memory, which a kernel reads and writes over the bus.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
-#include <cstdint>
+#include <span>
+
+#include "kernels/device.h"
 
 namespace cairn::cuda {
 
-struct BlockCopy {
-  const std::byte* from;
-  std::byte* to;
-};
+inline constexpr size_t kCopyAlignment = 16;  // of the addresses and sizes
+constexpr bool IsAligned(const CopyPart& part) {
+  const auto bits = reinterpret_cast<uintptr_t>(part.to) | reinterpret_cast<uintptr_t>(part.from);
+  return (bits | part.size_bytes) % kCopyAlignment == 0;
+}
 
-// Each of `count` copies (an array that the device reads) moves `size_bytes`, a multiple of 16 as
-// are the addresses. Copies do not overlap.
-cudaError_t LaunchBlockCopies(const BlockCopy* copies, uint32_t count, size_t size_bytes,
-                              cudaStream_t stream);
+// What one launch takes: the list is an argument of the kernel, so that nobody has to keep it.
+inline constexpr size_t kLaunchPartsMax = 128;
+
+// At least one part; all IsAligned, none empty, none above 1 GiB. They do not overlap.
+cudaError_t LaunchBlockCopies(std::span<const CopyPart> parts, cudaStream_t stream);
 
 }  // namespace cairn::cuda

@@ -29,48 +29,50 @@ class CopyProblem {
     const size_t bytes = size.count * size.block_bytes();
     on_device_ = Require(device.Allocate(bytes));
     on_host_ = Require(device.AllocateHost(bytes));
-    std::vector<cuda::BlockCopy> slices[2];
-    for (size_t at = 0; at < bytes; at += size.layer_bytes) {
-      slices[0].push_back({on_host_->data() + at, on_device_->data() + at});
-      slices[1].push_back({on_device_->data() + at, on_host_->data() + at});
-    }
-    for (int way = 0; way < 2; ++way) {
-      const size_t list_bytes = slices[way].size() * sizeof(cuda::BlockCopy);
-      lists_[way] = Require(device.Allocate(list_bytes));
-      stream_->Copy(lists_[way]->data(), slices[way].data(), list_bytes);
+    for (const bool to_device : {false, true}) {
+      blocks_[to_device] = PartsOf(to_device, size.block_bytes());
+      layers_[to_device] = PartsOf(to_device, size.layer_bytes);
     }
     Require(stream_->Synchronize());
   }
 
   double bytes() const { return static_cast<double>(size_.count) * size_.block_bytes(); }
 
-  // A copy a block, as the tiers' queue makes them.
+  // A copy a block.
   double CopySeconds(bool to_device, const Effort& effort) {
     return DeviceSeconds(*stream_, effort, [&] {
-      for (uint32_t i = 0; i < size_.count; ++i) {
-        const size_t at = i * size_.block_bytes();
-        std::byte* const device = on_device_->data() + at;
-        std::byte* const host = on_host_->data() + at;
-        stream_->Copy(to_device ? device : host, to_device ? host : device, size_.block_bytes());
+      for (const CopyPart& part : blocks_[to_device]) {
+        stream_->Copy(part.to, part.from, part.size_bytes);
       }
     });
+  }
+  // All in one call, as the tiers' queue makes them.
+  double BatchSeconds(bool to_device, const Effort& effort) {
+    return DeviceSeconds(*stream_, effort, [&] { stream_->CopyBatch(blocks_[to_device]); });
   }
   // A kernel that moves each layer of each block.
   double KernelSeconds(bool to_device, const Effort& effort) {
     auto& stream = static_cast<cuda::CudaStream&>(*stream_);
-    const auto* const list =
-        reinterpret_cast<const cuda::BlockCopy*>(lists_[to_device ? 0 : 1]->data());
     return DeviceSeconds(*stream_, effort, [&] {
-      stream.Note(cuda::LaunchBlockCopies(list, size_.count * size_.layers, size_.layer_bytes,
-                                          stream.handle()));
+      stream.Note(cuda::LaunchBlockCopies(layers_[to_device], stream.handle()));
     });
   }
 
  private:
+  std::vector<CopyPart> PartsOf(bool to_device, size_t part_bytes) {
+    std::vector<CopyPart> parts;
+    for (size_t at = 0; at < on_host_->size_bytes(); at += part_bytes) {
+      std::byte* const device = on_device_->data() + at;
+      std::byte* const host = on_host_->data() + at;
+      parts.push_back({to_device ? device : host, to_device ? host : device, part_bytes});
+    }
+    return parts;
+  }
+
   const BlockSize size_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Buffer> on_device_, on_host_;
-  std::unique_ptr<Buffer> lists_[2];
+  std::vector<CopyPart> blocks_[2], layers_[2];  // to the host, to the device
 };
 
 }  // namespace
@@ -94,6 +96,8 @@ void MeasureBlockCopies(Backend& backend, const CaseOptions& options) {
                .at_least = has_goal ? kGoal : 0});
       };
       print("blocks of", problem.CopySeconds(to_device, options.effort), size.has_goal);
+      print("blocks in one call of", problem.BatchSeconds(to_device, options.effort),
+            size.has_goal);
       print("layers of blocks of", problem.KernelSeconds(to_device, options.effort), false);
     }
   }

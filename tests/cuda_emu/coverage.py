@@ -24,7 +24,7 @@ def run_tests(build, folder):
     """Builds and runs the test; returns the files that gcov wants."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    units = [unit for unit in build.compile if unit.endswith(".cu")]
+    units = [unit for unit in build.compile if unit.startswith(KERNELS) and unit.endswith(".cu")]
     objects = [folder / (pathlib.Path(unit).name + ".o") for unit in units]
     # Counters may miss a run when two OS threads count at once; atomic ones would want TSan's own functions.
     flags = ["--coverage", "-fprofile-update=single"]

@@ -59,6 +59,7 @@ void Machine::Replace(const Settings& settings) {
 cudaError_t Machine::Enter(const char* function) {
   if (sticky_error_ != cudaSuccess) return sticky_error_;
   const std::lock_guard lock(mutex_);
+  ++call_counts_[function];
   const auto found = faults_.find(function);
   if (found == faults_.end()) return cudaSuccess;
   cudaError_t error = cudaSuccess;
@@ -74,6 +75,12 @@ void Machine::FailCall(const std::string& function, int call_number, cudaError_t
   CHECK(call_number > 0 && error != cudaSuccess);
   const std::lock_guard lock(mutex_);
   faults_[function].push_back({call_number, error});
+}
+
+uint64_t Machine::CallCount(const std::string& function) {
+  const std::lock_guard lock(mutex_);
+  const auto found = call_counts_.find(function);
+  return found == call_counts_.end() ? 0 : found->second;
 }
 
 void Machine::SetStickyError(cudaError_t error) {
@@ -211,6 +218,7 @@ void ClearStickyError() {
   Machine::Get().ClearStickyError();
   cudaGetLastError();
 }
+uint64_t CallCount(const std::string& function) { return Machine::Get().CallCount(function); }
 Statistics ReadStatistics() { return Machine::Get().statistics(); }
 
 }  // namespace cairn::cuemu

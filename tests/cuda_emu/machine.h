@@ -39,6 +39,7 @@ class Machine {
   // What a runtime function returns before it does anything: a sticky error, or one of FailCall.
   cudaError_t Enter(const char* function);
   void FailCall(const std::string& function, int call_number, cudaError_t error);
+  uint64_t CallCount(const std::string& function);
   cudaError_t sticky_error() const { return sticky_error_; }
   void SetStickyError(cudaError_t error);  // the first one stays
   void ClearStickyError() { sticky_error_ = cudaSuccess; }
@@ -81,6 +82,7 @@ class Machine {
   std::atomic<int> event_count_ = 0;
   std::mutex mutex_;  // of what follows
   std::map<std::string, std::vector<Fault>> faults_;
+  std::map<std::string, uint64_t> call_counts_;
   std::vector<std::string> reports_;
   std::set<std::string> conflicts_;  // that were reported
   std::set<cudaStream_t> streams_;

@@ -1,8 +1,8 @@
-"""Breaks the CUDA kernels on purpose, one place at a time, and sees to it that the conformance tests notice.
+"""Breaks the CUDA kernels and what uses them on purpose, one place at a time, and sees to it that tests notice.
 
     mutants.py BUILD [NAME...]
 
-BUILD is a release build whose cuda_conformance_test passes. A mutant is a replacement of one piece of text in one file,
+BUILD is a release build whose tests of CUDA pass. A mutant is a replacement of one piece of text in one file,
 compiled with the build's own commands into a copy of the test. A mutant whose tests pass is a hole in them: it is named,
 and the exit code is 1.
 """
@@ -22,14 +22,16 @@ SECONDS_MAX = 300
 @dataclasses.dataclass(frozen=True)
 class Mutant:
     name: str
-    file: str  # below kernels/cuda
+    file: str  # in `folder`
     old: str  # occurs once
     new: str
     tests: str  # those that are to notice
     units: tuple = ()  # what includes the file, when it is a header
+    folder: str = KERNELS
+    test: str = TEST
 
     def compiled(self):
-        return [KERNELS + unit for unit in self.units or (self.file,)]
+        return [self.folder + unit for unit in self.units or (self.file,)]
 
 
 MUTANTS = [
@@ -73,25 +75,29 @@ MUTANTS = [
     Mutant("high_and_low_halves_swapped", "product_tile.h",
            "fmaf(2048.0f, hi[i], lo[i])", "fmaf(2048.0f, lo[i], hi[i])", "*CudaMatMul*",
            ("product_few_rows.cu", "product_tiled.cu")),
+    # Streams that nothing orders.
+    Mutant("copies_do_not_wait_for_what_is_computed", "copy_queue.cc",
+           "    if (copy->after_ != waited) lane.stream->Wait(copy->after_);\n", "", "CudaBlockMoves.*",
+           folder="offload/", test="cuda_device_test"),
 ]
 
 
 def run(build, mutant):
     """(mutant, None) when it was noticed, or else what is wrong."""
     folder = build.folder / "mutants" / mutant.name
-    changed = folder / KERNELS / mutant.file
+    changed = folder / mutant.folder / mutant.file
     changed.parent.mkdir(parents=True, exist_ok=True)
-    text = (ROOT / KERNELS / mutant.file).read_text()
+    text = (ROOT / mutant.folder / mutant.file).read_text()
     if text.count(mutant.old) != 1:
         return mutant, f"what it replaces is {text.count(mutant.old)} times in {mutant.file}"
     changed.write_text(text.replace(mutant.old, mutant.new))
     try:
         objects = []
         for unit in mutant.compiled():
-            source = changed if unit == KERNELS + mutant.file else ROOT / unit
+            source = changed if unit == mutant.folder + mutant.file else ROOT / unit
             objects.append(folder / (pathlib.Path(unit).name + ".o"))
             build.compile_unit(unit, objects[-1], source=source, overlay=folder)
-        test = folder / TEST
+        test = folder / mutant.test
         build.link_test(objects, test)
     except subprocess.CalledProcessError as error:
         return mutant, "it does not build: " + error.stderr[:2000]
@@ -106,11 +112,11 @@ def run(build, mutant):
 
 
 def main():
-    build = Build(pathlib.Path(sys.argv[1]).resolve())
     chosen = [m for m in MUTANTS if not sys.argv[2:] or m.name in sys.argv[2:]]
+    builds = {test: Build(pathlib.Path(sys.argv[1]).resolve(), test) for test in {m.test for m in chosen}}
     holes = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for mutant, problem in pool.map(lambda m: run(build, m), chosen):
+        for mutant, problem in pool.map(lambda m: run(builds[m.test], m), chosen):
             print(f"{mutant.name}: {problem or 'noticed'}", flush=True)
             holes += problem is not None
     print(f"{len(chosen)} mutants, {len(chosen) - holes} noticed")

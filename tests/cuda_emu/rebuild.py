@@ -1,4 +1,4 @@
-"""Builds cuda_conformance_test once more with some units of device code compiled otherwise, by the build's own commands."""
+"""Builds a test of the CUDA backend once more with some units compiled otherwise, by the build's own commands."""
 
 import json
 import pathlib
@@ -12,14 +12,15 @@ KERNELS = "kernels/cuda/"
 
 
 class Build:
-    """A release build: the commands that compile the library's sources and link the test."""
+    """A release build: the commands that compile the sources and link a test."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, test=TEST):
         self.folder = folder
         commands = json.loads((folder / "compile_commands.json").read_text())
         self.compile = {str(pathlib.Path(c["file"]).relative_to(ROOT)): shlex.split(c["command"])
-                        for c in commands if f"/{LIBRARY}.dir/" in c["command"]}
-        link = subprocess.run(["ninja", "-C", folder, "-t", "commands", TEST], check=True, capture_output=True,
+                        for c in commands
+                        if f"/{LIBRARY}.dir/" in c["command"] or f"/{KERNELS}" not in c["file"]}
+        link = subprocess.run(["ninja", "-C", folder, "-t", "commands", test], check=True, capture_output=True,
                               text=True).stdout.splitlines()[-1]
         # CMake wraps it: ": && COMMAND && :".
         self.link = shlex.split(link.removeprefix(": && ").removesuffix(" && :"))

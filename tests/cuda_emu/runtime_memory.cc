@@ -170,6 +170,25 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
   return cudaSuccess;
 }
 
+// The copies have no order among themselves: here the last comes first.
+cudaError_t cudaMemcpyBatchAsync(void* const* to, const void* const* from, const size_t* bytes,
+                                 size_t count, cudaMemcpyAttributes* attributes,
+                                 size_t* attribute_starts, size_t attribute_count,
+                                 cudaStream_t stream) {
+  CUEMU_ENTER(cudaMemcpyBatchAsync);
+  CUEMU_STREAM(stream);
+  const bool fits = count > 0 && attribute_count == 1 && attribute_starts[0] == 0 &&
+                    attributes[0].srcAccessOrder == cudaMemcpySrcAccessOrderStream;
+  if (!fits) return cairn::cuemu::Refuse("cudaMemcpyBatchAsync: what is not emulated");
+  for (size_t i = count; i-- > 0;) {
+    const std::string mistake =
+        cairn::cuemu::CopyMistake(to[i], from[i], bytes[i], cudaMemcpyDefault);
+    if (!mistake.empty()) return cairn::cuemu::Refuse("cudaMemcpyBatchAsync: " + mistake);
+    cairn::cuemu::PushCopy(stream, to[i], from[i], bytes[i]);
+  }
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream) {
   CUEMU_ENTER(cudaMemsetAsync);
   CUEMU_STREAM(stream);

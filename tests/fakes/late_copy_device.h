@@ -28,7 +28,7 @@ class LateCopyDevice final : public Device {
   }
   Result<std::unique_ptr<Stream>> NewStream(StreamUse use) override {
     if (use == StreamUse::kCompute) return device_->NewStream(use);
-    return std::unique_ptr<Stream>(std::make_unique<LateStream>(seed_));
+    return std::unique_ptr<Stream>(std::make_unique<LateStream>(seed_ + stream_count_++));
   }
 
  private:
@@ -92,6 +92,7 @@ class LateCopyDevice final : public Device {
 
   std::unique_ptr<Device> device_;
   const uint64_t seed_;
+  uint64_t stream_count_ = 0;
 };
 
 }  // namespace cairn

@@ -47,6 +47,9 @@ std::vector<std::string> TakeReports();
 // Ends a sticky error, as a new process would. Work that was waiting is lost.
 void ClearStickyError();
 
+// How often this runtime function was called on this machine ("cudaLaunchKernel" for launches).
+uint64_t CallCount(const std::string& function);
+
 struct Statistics {
   uint64_t threads = 0;
   uint64_t switches = 0;
