@@ -17,7 +17,7 @@ from bench_contestants import BenchError
 from bench_report import short
 from bench_report import table as markdown
 from bench_restore import (HINDSIGHT_GOAL, MEGABYTE, NEW, SESSION, TOKEN_BYTES, EIGHTHS, pool_bytes, prepare, serve_copy)
-from bench_tiers import drop_page_cache, fresh_ids, seconds, token_ids
+from bench_tiers import fresh_ids, seconds, token_ids
 
 CONTEXT = 3072
 BANDWIDTHS = (20, 60)  # of the disk, in MB/s
@@ -99,7 +99,6 @@ def flags_of(policy):
 
 def come_back(client, context, layout):
     arrange(client, context, layout)
-    drop_page_cache()
     usage = client.decode(SESSION, fresh_ids(NEW))
     client.truncate(SESSION, context)
     report = client.explain_last(SESSION)
