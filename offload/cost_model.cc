@@ -10,6 +10,7 @@ namespace {
 constexpr double kSpreadOfFirst = 0.3;  // a kind's first pass may be an odd one
 constexpr uint32_t kWeightMax = 16;     // of a kind, in passes; a calibrated one has 1
 constexpr double kChangeMin = 0.2;      // processors change their pace by less than disks do
+constexpr double kMovedMin = 0.03;      // of a kind's ratio, as a logarithm, to fit anew
 constexpr uint32_t kAnchorRowsMax = 512;
 constexpr uint32_t kAnchorPositionsMax = 8192;
 
@@ -33,16 +34,21 @@ void PassCostModel::Note(const PassSample& sample) {
   kind.latest = sample;
   kind.ratio.Note(sample.seconds / calibrated);
   kind.weight = std::min(kind.weight + 1, kWeightMax);
-  if (++passes_ == next_fit_) Refit();
+  ++passes_;
+  const double moved = std::abs(std::log(kind.ratio.value() / kind.fitted_ratio));
+  const bool is_early = passes_ < last_fit_ + kMovedFitPasses;
+  if (passes_ == next_fit_ || (moved > kMovedMin && !is_early)) Refit();
 }
 
 // Kinds that were not seen stand where the calibration puts them, times what the seen ones have in
 // common: a server that only ever decodes must not forget what a long pass costs.
 void PassCostModel::Refit() {
+  last_fit_ = passes_;
   next_fit_ = passes_ + std::min(passes_, kRefitPasses);
   std::vector<PassSample> samples;
   std::vector<double> ratios = {1};  // by weight
-  for (const auto& [key, kind] : kinds_) {
+  for (auto& [key, kind] : kinds_) {
+    kind.fitted_ratio = kind.ratio.value();
     samples.push_back(kind.latest);
     samples.back().seconds = Calibrated(kind.latest) * kind.ratio.value();
     samples.back().weight = kind.weight;

@@ -17,11 +17,12 @@ namespace cairn {
 
 // Passes. Observations are kept by kind, rows and positions in powers of two, as ratios to what
 // the calibration says; the costs are fitted anew whenever there are twice as many of them as the
-// last time, and every kRefitPasses.
+// last time, every kRefitPasses, and when what is known of a kind has moved.
 class PassCostModel {
  public:
   static constexpr uint32_t kFirstFitPasses = 4;
   static constexpr uint32_t kRefitPasses = 32;
+  static constexpr uint32_t kMovedFitPasses = 4;  // at least, between fits
 
   explicit PassCostModel(const PassFit& calibrated);
 
@@ -36,7 +37,8 @@ class PassCostModel {
  private:
   struct Kind {
     PassSample latest;
-    RobustRate ratio;  // to the calibration's prediction
+    RobustRate ratio;         // to the calibration's prediction
+    double fitted_ratio = 1;  // at the last fit
     uint32_t weight = 1;
   };
 
@@ -51,6 +53,7 @@ class PassCostModel {
   std::map<std::pair<int, int>, Kind> kinds_;
   double common_ratio_ = 1;  // of kinds that were not seen
   uint32_t passes_ = 0;
+  uint32_t last_fit_ = 0;                // passes_ then
   uint32_t next_fit_ = kFirstFitPasses;  // when passes_ is this
 };
 

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <utility>
+#include <vector>
 
 #include "engine/small_file.h"
 #include "kernels/backend.h"
@@ -68,6 +71,41 @@ TEST_F(CalibrationTest, EndsInTime) {
   EXPECT_EQ(clock.look_count(), 6);  // a first pass that does not count, and the two there must be
   ASSERT_FALSE(fit.ok());            // which took equally long, whatever their rows
   EXPECT_EQ(fit.status().code(), Code::kUnavailable);
+}
+
+// Passes take what it is told, one after the other; each is looked at twice.
+class ScriptedClock final : public Clock {
+ public:
+  explicit ScriptedClock(std::vector<double> seconds) : seconds_(std::move(seconds)) {}
+  Monotonic Now() const override {
+    if (looks_++ % 2 == 1) now_s_ += seconds_.at(looks_ / 2 - 1);
+    return Monotonic(std::chrono::nanoseconds(std::llround(now_s_ * 1e9)));
+  }
+  Wall WallNow() const override { return {}; }
+
+ private:
+  const std::vector<double> seconds_;
+  mutable size_t looks_ = 0;
+  mutable double now_s_ = 0;
+};
+
+TEST_F(CalibrationTest, ALongPassThatWasHeldUpIsMeasuredAgain) {
+  constexpr PassCosts kTrue{.pass_s = 0.1, .sweep_s = 0.2, .token_s = 0.05};
+  std::vector<PassSample> truth;
+  std::vector<double> script = {1};  // the first one does not count
+  for (const CalibrationPoint& point : CalibrationPoints(kRowsMax, kContext)) {
+    truth.push_back({point.rows, PositionSum(point.first_position, point.rows)});
+    truth.back().seconds = kTrue.FixedSeconds(point.rows);
+    script.push_back(truth.back().seconds * (truth.size() % 3 == 0 ? 2 : 1));
+  }
+  for (const PassSample& sample : truth) script.push_back(sample.seconds);
+  const ScriptedClock clock(script);
+  const Result<PassFit> fit =
+      MeasurePasses(*model_, kRowsMax, kContext, std::chrono::hours(1), clock);
+  ASSERT_TRUE(fit.ok()) << fit.status().message();
+  for (const PassSample& sample : truth) {
+    EXPECT_NEAR(fit->costs.Seconds(sample.rows, sample.position_sum) / sample.seconds, 1, 0.01);
+  }
 }
 
 TEST_F(CalibrationTest, NeedsAClockThatGoes) {

@@ -288,6 +288,14 @@ TEST(PassCostModelTest, LearnsAnotherMachineFromItsSteps) {
   EXPECT_LT(model.uncertainty(), 0.2);
 }
 
+TEST(PassCostModelTest, AKindThatTurnsOutOtherwiseIsBelievedSoon) {
+  PassCostModel model({kTrue, 0.02});
+  for (uint32_t i = 0; i < 40; ++i) model.Note(Measure(kTrue, {1 + i % 4, 30 * i}));
+  const PassSample truth = Measure(kTrue, {192, 700}, 0.75);
+  for (int i = 0; i < 5; ++i) model.Note(truth);
+  EXPECT_NEAR(model.Predict(192, truth.position_sum) / truth.seconds, 1, 0.1);
+}
+
 TEST(PassCostModelTest, FewKindsMoveAllConstantsTogether) {
   PassCostModel model({kTrue, 0.02});
   for (int i = 0; i < 64; ++i) model.Note(Measure(kTrue, {256, 0}, 3));
