@@ -215,7 +215,6 @@ class Layouts(unittest.TestCase):
         better, worse = self.report()["points"]
         self.assertEqual((better["best_cut"], better["gain"], better["hindsight"]), ("cut 3/8", 2.0, 0.5))
         self.assertEqual((worse["best_cut"], worse["gain"], worse["hindsight"]), ("cut 0/8", 0.8, 1.25))
-        self.assertAlmostEqual(better["spread"], 0.1)
         self.assertEqual(better["predicted"], [0.95] * 3)
         json.dumps(self.report())
 
@@ -225,7 +224,7 @@ class Layouts(unittest.TestCase):
                          ["20 MB/s, a", "4.000", "4.000", "2.000 (3/8)", "3.000", "1.000", "2.00×", "0.95 … 0.95"])
         self.assertIn("median 0.88 (goal <= 1.05), 95 % at most 1.25 (goal <= 1.10, short)", lines[-1])
         self.assertIn("at most 2.00 (goal >= 1.3), at least 0.80 (goal >= 0.98, short)", lines[-1])
-        self.assertTrue(lines[-1].endswith("100% (goal >= 95%)."))
+        self.assertIn("Of 6 predictions 100% are within 10% of what the restore took (goal >= 95%), 100% are, or", lines[-1])
 
 
 class Predictions(unittest.TestCase):
@@ -239,18 +238,18 @@ class Predictions(unittest.TestCase):
             self.point(512, 10, 0.95, 1.05, 1.2), self.point(512, 60, 1, 1, 1), self.point(1536, 10, 1, 1, 1),
             self.point(1536, 60, 0.7, 0.7, 0.7), self.point(1536, 60, 1.3, 1, 1, actual=(1.0, 1.5, 2.0))])
 
-    def test_within_a_tenth_or_the_spread_is_good(self):
+    def test_within_a_tenth_or_within_what_it_took_repeated(self):
         points = self.report()["points"]
-        self.assertEqual(points[0]["good"], [True, True, False])
-        self.assertEqual(points[3]["good"], [False] * 3)
-        self.assertEqual(points[4]["good"], [True] * 3)  # the times themselves are a third off their median
+        self.assertEqual((points[0]["near"], points[0]["covered"]), ([True, True, False], [True, True, False]))
+        self.assertEqual(points[3]["covered"], [False] * 3)
+        self.assertEqual((points[4]["near"], points[4]["covered"]), ([False, True, True], [True] * 3))  # 1.3 of 1 .. 2
         json.dumps(self.report())
 
     def test_table(self):
         lines = bench_predictions.table(self.report()).splitlines()
         self.assertEqual([[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:4]],
-                         [["512 tokens", "67% (1.05)", "100% (1.00)"], ["1,536 tokens", "100% (1.00)", "50% (0.85)"]])
-        self.assertIn("73% of 15 predictions are good (goal >= 95%, short)", lines[-1])
+                         [["512 tokens", "67% (1.05)", "100% (1.00)"], ["1,536 tokens", "100% (1.00)", "33% (0.85)"]])
+        self.assertIn("Of 15 predictions 67% are within 10% of what the restore took (goal >= 95%, short), 73% are, or", lines[-1])
         self.assertIn("The worst: 1,536 tokens at 60 MB/s, a: 0.70", lines[-1])
 
 

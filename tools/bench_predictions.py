@@ -1,7 +1,7 @@
 """The row `predictions` of `./cairn bench`: what Cairn predicts of its restores over what they take.
 
-For each context, bandwidth of the disk and layout the session comes back a few times. A prediction counts as good when it is
-within 10 % of what the restore took, or within what the same restore's times differ by among themselves.
+For each context, bandwidth of the disk and layout the session comes back a few times. Two shares are told: of predictions within
+10 % of what the restore took, and of those that are, or lie within what the same restore's turns took among themselves.
 """
 
 import contextlib
@@ -9,8 +9,7 @@ import pathlib
 import statistics
 import tempfile
 
-from bench_layouts import BLOCK, LAYOUTS, WITHIN_GOAL, come_back, is_good, merged, serve_tiers, spread
-from bench_report import short
+from bench_layouts import BLOCK, LAYOUTS, come_back, judge, merged, serve_tiers, verdict_on_predictions
 from bench_report import table as markdown
 from bench_restore import prepare
 
@@ -40,28 +39,24 @@ def measure(cairn, contexts, bandwidths, repeat, say):
 def summarize(points):
     for point in points:
         point["ratios"] = [each["predicted"] / each["actual"] for each in point["samples"]]
-        usual = spread([each["actual"] for each in point["samples"]])
-        point["good"] = [is_good(ratio, usual) for ratio in point["ratios"]]
+        point["near"], point["covered"] = judge(point["samples"])
     return {"points": points}
 
 
 def table(report):
-    """A row a context, a column a bandwidth: the share of good predictions, and the ratio's median."""
+    """A row a context, a column a bandwidth: the share of predictions within 10 %, and the ratio's median."""
     points = report["points"]
     bandwidths = sorted({point["bandwidth"] for point in points})
 
     def cell(context, bandwidth):
         chosen = [point for point in points if (point["context"], point["bandwidth"]) == (context, bandwidth)]
-        good = [each for point in chosen for each in point["good"]]
+        near = [each for point in chosen for each in point["near"]]
         ratios = [each for point in chosen for each in point["ratios"]]
-        return f"{sum(good) / len(good):.0%} ({statistics.median(ratios):.2f})"
+        return f"{sum(near) / len(near):.0%} ({statistics.median(ratios):.2f})"
 
     lines = [[f"{context:,} tokens", *(cell(context, bandwidth) for bandwidth in bandwidths)]
              for context in sorted({point["context"] for point in points})]
-    good = [each for point in points for each in point["good"]]
-    share = sum(good) / len(good)
     worst = max(points, key=lambda point: abs(statistics.median(point["ratios"]) - 1))
-    return (markdown(["good predictions (median of predicted ÷ actual)", *(f"{each} MB/s" for each in bandwidths)], lines) +
-            f"\n\n{share:.0%} of {len(good)} predictions are good (goal >= {WITHIN_GOAL:.0%}{short(share >= WITHIN_GOAL)}). The "
-            f"worst: {worst['context']:,} tokens at {worst['bandwidth']} MB/s, {worst['layout']}: "
+    return (markdown(["predictions within 10 % (median of predicted ÷ actual)", *(f"{each} MB/s" for each in bandwidths)], lines) +
+            f"\n\n{verdict_on_predictions(points)} The worst: {worst['context']:,} tokens at {worst['bandwidth']} MB/s, {worst['layout']}: "
             f"{statistics.median(worst['ratios']):.2f}.")
