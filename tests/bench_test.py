@@ -392,6 +392,14 @@ echo '{"flash_attn": '$f', "n_prompt": 512, "n_gen": 0, "n_depth": 0, "avg_ts": 
         self.assertIn("1,500", out)
         self.assertNotIn("llama", out + self.calls.read_text())
 
+    def test_on_a_gpu_it_is_alone(self):
+        self.script("build/tests/on_device/cuda_engine_bench", (self.root / "build/tests/engine_bench").read_text())
+        status, out, err = self.bench("--rows", "prefill-512,roofline", "--quick", "--backend", "cuda")
+        self.assertEqual(status, 0, err)
+        self.assertIn("1,500", out)
+        programs = {line.split()[0].rpartition("/")[2] for line in self.calls.read_text().splitlines()}
+        self.assertEqual(programs, {"cuda_engine_bench"})
+
     def test_over_grpc(self):
         (self.root / "trace").write_text(json.dumps(trace(rows=1, steps=3) + trace(rows=8, steps=3)))
         self.script("build/service/cairnd", f"""for trace; do :; done

@@ -29,6 +29,7 @@ from bench_contestants import ROWS, BenchError, Cairn, llama_cpp, run
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXTRAS = ["grpc", "durable", "tiers", "start", "scaling", "threads", "roofline"]
 LONG = ["restore", "layouts", "predictions", "returns"]  # up to half an hour each, so only when named
+CPU_ROWS = ["threads", "roofline"]
 SCALING_CONTEXTS = (64, 256, 1024, 2048, 4096, 7800)
 SERVED = ((64, 1), (128, 8))  # context and streams
 SERVED_TOKENS = 256  # by each stream: the first and last ones are not all at the same time
@@ -191,6 +192,8 @@ def parse_arguments(arguments):
     parser.add_argument("--quick", action="store_true", help="one turn of each")
     parser.add_argument("--alone", action="store_true", help="without llama.cpp")
     parser.add_argument("--threads", type=int, default=2, metavar="N", help="of every engine (default 2)")
+    parser.add_argument("--backend", choices=["cpu", "cuda"], default="cpu",
+                        help="cuda: on a GPU, alone, and without the rows " + " and ".join(CPU_ROWS))
     parser.add_argument("--context", type=int, metavar="TOKENS",
                         help=f"of the session in the rows restore (default {bench_restore.CONTEXT}), layouts "
                         f"({bench_layouts.CONTEXT}) and predictions (" + ", ".join(map(str, bench_predictions.CONTEXTS)) + ")")
@@ -213,6 +216,9 @@ def parse_arguments(arguments):
     check_restore(parser, options)
     if options.quick:
         options.alternations = 1
+    if options.backend == "cuda":
+        options.alone = True
+        options.rows = [name for name in options.rows if name not in CPU_ROWS]
     return options
 
 
@@ -231,9 +237,9 @@ def check_restore(parser, options):
 
 def measure(options):
     models = options.cache / "models"
-    cairns = [Cairn(options.bin, models / "SmolLM2-135M-Instruct.Q4_1.gguf", mode, options.threads)
+    cairns = [Cairn(options.bin, models / "SmolLM2-135M-Instruct.Q4_1.gguf", mode, options.threads, options.backend)
               for mode in bench_report.MODES]
-    for path in (options.bin / "tests/engine_bench", cairns[0].model):
+    for path in (cairns[0].command_for([])[0], cairns[0].model):
         if not path.is_file():
             raise BenchError(f"{path} is missing: run ./cairn bench, which builds and fetches it")
     rows = [row for row in ROWS if row.name in options.rows]

@@ -69,6 +69,7 @@ class Cairn:
     model: pathlib.Path
     mode: str
     threads: int
+    backend: str = "cpu"  # or "cuda"
 
     @property
     def name(self):
@@ -86,14 +87,15 @@ class Cairn:
         return self.command_for([case])
 
     def command_for(self, cases, threads=None, repeat=1):
-        return [self.build / "tests/engine_bench", self.model, "--threads", threads or self.threads,
+        program = "tests/engine_bench" if self.backend == "cpu" else "tests/on_device/cuda_engine_bench"
+        return [self.build / program, self.model, "--threads", threads or self.threads,
                 "--compute", self.mode, "--repeat", repeat, *cases]
 
     @contextlib.contextmanager
     def server(self, *flags, device_memory="1GiB"):
         """A cairnd in this mode, for as long as it is needed."""
         command = [self.build / "service/cairnd", "--model", self.model, "--threads", self.threads,
-                   "--compute", self.mode, "--listen", "127.0.0.1:0", "--device-memory", device_memory, *flags]
+                   "--compute", self.mode, "--backend", self.backend, "--listen", "127.0.0.1:0", "--device-memory", device_memory, *flags]
         begin = time.monotonic()
         with tempfile.TemporaryFile("w+") as log:
             process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=log, text=True)

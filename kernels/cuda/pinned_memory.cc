@@ -54,8 +54,8 @@ Result<std::unique_ptr<Buffer>> MakePinnedMemory(size_t size_bytes, int numa_nod
   const std::span<std::byte> bytes = memory.bytes();
   PreferNode(bytes, numa_node);
   const std::string doing = "page-locking " + std::to_string(bytes.size()) + " bytes";
-  RETURN_IF_ERROR(ToStatus(cudaHostRegister(bytes.data(), bytes.size(), cudaHostRegisterPortable),
-                           doing.c_str()));
+  constexpr unsigned kFlags = cudaHostRegisterPortable | cudaHostRegisterMapped;  // kernels copy it
+  RETURN_IF_ERROR(ToStatus(cudaHostRegister(bytes.data(), bytes.size(), kFlags), doing.c_str()));
   return std::unique_ptr<Buffer>(std::make_unique<PinnedBuffer>(std::move(memory), size_bytes));
 }
 
