@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -72,6 +73,31 @@ TEST_P(CudaDeviceConformance, EventsOrderStreams) {
     EXPECT_GE(filled->SecondsSince(*before), 0);
     ASSERT_EQ(std::memcmp(host->data(), host->data() + kBytes, kBytes), 0) << round;
   }
+}
+
+// Page-locked memory has one address for both sides: small parts are copied by a kernel, which
+// reads and writes it itself, large ones and odd ones by the device's engines.
+TEST_P(CudaDeviceConformance, BatchesOfCopiesReadAndWriteHostMemory) {
+  constexpr size_t kSizes[] = {16, 12288, 1000, 200 << 10, 4096};
+  constexpr size_t kPitch = 256 << 10, kBytes = std::size(kSizes) * kPitch;
+  const std::unique_ptr<Stream> stream = *device().NewStream(StreamUse::kCopy);
+  const std::unique_ptr<Buffer> host = *device().AllocateHost(2 * kBytes);
+  const std::unique_ptr<Buffer> buffer = *device().Allocate(kBytes);
+  std::byte* const back = host->data() + kBytes;
+  for (size_t i = 0; i < kBytes; ++i) host->data()[i] = static_cast<std::byte>(i * 7 + i / 256);
+  std::memset(back, 0, kBytes);
+  std::vector<CopyPart> there, here;
+  std::vector<std::byte> expected(kBytes);
+  for (size_t i = 0; i < std::size(kSizes); ++i) {
+    const size_t at = i * kPitch;
+    there.push_back({buffer->data() + at, host->data() + at, kSizes[i]});
+    here.push_back({back + at, buffer->data() + at, kSizes[i]});
+    std::copy_n(host->data() + at, kSizes[i], &expected[at]);
+  }
+  stream->CopyBatch(there);
+  stream->CopyBatch(here);
+  ASSERT_TRUE(stream->Synchronize().ok());
+  EXPECT_EQ(std::memcmp(back, expected.data(), kBytes), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CudaDeviceConformance, testing::ValuesIn(CudaMachines()),
