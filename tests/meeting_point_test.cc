@@ -134,6 +134,24 @@ TEST_F(MeetingPoint, ALoadThatStallsIsComputedAndNothingElseIsBegunAgain) {
   EXPECT_EQ(engine_.blocks().stats().in_flight, 0u);
 }
 
+TEST_F(MeetingPoint, APrefetchIsPredictedWithTheTailThatItComputes) {
+  engine_.disk().read_time = [](const BlockIdentity&) { return milliseconds(16); };
+  const Content more = RandomTokens(8, 40);
+  ASSERT_TRUE(
+      engine_.core()
+          .AppendContent({.id = "back", .content = more}, *engine_.core().encoder().Encode(more))
+          .ok());
+  ASSERT_TRUE(engine_.core().PrefetchSession("back", engine_.NextId()).ok());
+  engine_.RunUntil([&] { return engine_.core().stream_count() == 0; });
+  const auto report = engine_.core().ExplainRestore({.id = "back", .last = true});
+  ASSERT_TRUE(report.ok());
+  const double actual_s = std::chrono::duration<double>(*report->actual_time).count();
+  EXPECT_NEAR(report->predicted_s, actual_s, 0.02);  // half of what the tail takes
+  const auto turn = engine_.Start("back", {}, 1);
+  Finish(turn);
+  EXPECT_EQ(turn->end->usage.device_tokens, turn->end->usage.prompt_tokens);  // tail and all
+}
+
 TEST_F(MeetingPoint, ACancelAtAnyMomentFreesEverything) {
   for (int moment = 0; moment < 25; ++moment) {
     const auto back = engine_.Start("back", {}, 1);
