@@ -88,13 +88,14 @@ class TokenSink {
 
 enum class SessionState { kIdle, kQueued, kRestoring, kDecoding };
 
-// Where a session's tokens have their KV, counted once at the fastest tier.
+// Where a session's tokens have their KV, counted once at the fastest tier, in whole blocks.
 struct Residency {
   int64_t device_tokens = 0;
   int64_t host_tokens = 0;
   int64_t disk_tokens = 0;
   int64_t remote_tokens = 0;
-  int64_t absent_tokens = 0;
+  int64_t absent_tokens = 0;  // lost, or not computed yet
+  int64_t tail_tokens = 0;    // of a last, partial block: found or computed when it is wanted
 };
 
 // Never; at a fixed moment; or a time after the last use.

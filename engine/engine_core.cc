@@ -26,9 +26,12 @@ int64_t* TokensIn(Residency& residency, Tier tier) {
   return nullptr;
 }
 
-void SetAbsent(Residency& residency, size_t token_count) {
+// What no tier has, of `token_count` tokens.
+void SetRest(Residency& residency, size_t token_count, uint32_t block_tokens) {
+  residency.tail_tokens = static_cast<int64_t>(token_count % block_tokens);
   residency.absent_tokens = static_cast<int64_t>(token_count) - residency.device_tokens -
-                            residency.host_tokens - residency.disk_tokens - residency.remote_tokens;
+                            residency.host_tokens - residency.disk_tokens -
+                            residency.remote_tokens - residency.tail_tokens;
 }
 
 }  // namespace
@@ -57,7 +60,7 @@ Residency EngineCore::ResidencyOf(const BlockKey& root, std::span<const uint32_t
   for (const Tier tier : parts_.blocks->Locate(root, tokens)) {
     if (int64_t* count = TokensIn(residency, tier)) *count += block_tokens;
   }
-  SetAbsent(residency, tokens.size());
+  SetRest(residency, tokens.size(), block_tokens);
   return residency;
 }
 
@@ -264,13 +267,16 @@ Result<Residency> EngineCore::LookupPrefix(EncodedContent content, const std::st
     if (count == nullptr) break;  // a prefix ends at the first hole
     *count += block_tokens;
   }
-  SetAbsent(residency, tokens.size());
+  SetRest(residency, tokens.size(), block_tokens);
   return residency;
 }
 
 Result<RestoreReport> EngineCore::ExplainRestore(const ExplainRequest& request) {
   ASSIGN_OR_RETURN(const Session* session, sessions_.Find(request.id));
-  if (!request.last) return runner_.ExplainNow(RootFor(session->cache_salt), session->tokens);
+  if (!request.last) {
+    return runner_.ExplainNow(RootFor(session->cache_salt), session->tokens,
+                              static_cast<size_t>(session->computed_token_count));
+  }
   if (const RestoreReport* report = runner_.restore_log().Find(request.id)) return *report;
   return FailedPrecondition("no restore of session " + Quoted(request.id) +
                             " is remembered: since the server started nothing of it had to come "

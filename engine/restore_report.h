@@ -32,7 +32,9 @@ struct BlockReport {
 struct RestoreReport {
   Execution execution = Execution::kNone;
   uint32_t block_tokens = 0;
-  std::vector<BlockReport> blocks;  // by position
+  std::vector<BlockReport> blocks;  // by position; whole ones
+  size_t token_count = 0;           // of the context, with the tail that fills no block
+  size_t computed_count = 0;        // of these, the first ones, that had been computed before
   double predicted_s = 0;           // as in RestorePlan
   double load_all_s = 0;
   double recompute_all_s = 0;

@@ -78,8 +78,10 @@ class Runner {
   // Every sequence, as the latest step found it. Any thread, also while that step hangs.
   std::vector<SequenceState> StatesAtStep() const;
 
-  // How a session of these tokens would come back if it were asked for now.
-  RestoreReport ExplainNow(const BlockKey& root, const std::vector<uint32_t>& tokens);
+  // How a session of these tokens, `computed_count` of which were computed before, would come back
+  // if it were asked for now.
+  RestoreReport ExplainNow(const BlockKey& root, const std::vector<uint32_t>& tokens,
+                           size_t computed_count);
   // How sessions came back.
   const RestoreLog& restore_log() const { return restore_log_; }
   void ForgetRestore(const std::string& session_id) { restore_log_.Forget(session_id); }
@@ -107,6 +109,8 @@ class Runner {
   ContextBlocks::Planner FirstPlannerFor(Sequence& sequence);
   RestorePlan PlanAndReport(const Sequence& sequence, std::span<const Origin> origins,
                             RestoreReport& report);
+  RestoreReport ReportFor(const Sequence& sequence, const RestorePlan& plan,
+                          std::span<const Origin> origins) const;
   void ReportAgain(Sequence& sequence, const RestorePlan& plan, std::span<const Origin> origins);
   void FinishRestore(Sequence& sequence);
   void TraceRestore(const Sequence& sequence, const RestoreReport& report, Clock::Monotonic now);

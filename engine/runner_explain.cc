@@ -30,13 +30,21 @@ size_t EndOfFound(std::span<const Origin> origins) {
 
 }  // namespace
 
+RestoreReport Runner::ReportFor(const Sequence& sequence, const RestorePlan& plan,
+                                std::span<const Origin> origins) const {
+  RestoreReport report = ReportOf(plan, origins, store_.Locate(sequence.root, sequence.tokens),
+                                  store_.layout().block_tokens);
+  report.token_count = sequence.tokens.size();
+  report.computed_count = std::min(sequence.computed_before, sequence.tokens.size());
+  return report;
+}
+
 RestorePlan Runner::PlanAndReport(const Sequence& sequence, std::span<const Origin> origins,
                                   RestoreReport& report) {
   const Clock::Monotonic begin = clock_.Now();
   RestorePlan plan = PlannerFor(sequence)(origins);
   const Clock::Monotonic end = clock_.Now();
-  report = ReportOf(plan, origins, store_.Locate(sequence.root, sequence.tokens),
-                    store_.layout().block_tokens);
+  report = ReportFor(sequence, plan, origins);
   report.planning_time = end - begin;
   report.decided_at = clock_.WallNow();
   return plan;
@@ -45,8 +53,7 @@ RestorePlan Runner::PlanAndReport(const Sequence& sequence, std::span<const Orig
 // The plan that the sequence begins with is another one, beside those that come back with it.
 void Runner::ReportAgain(Sequence& sequence, const RestorePlan& plan,
                          std::span<const Origin> origins) {
-  RestoreReport report = ReportOf(plan, origins, store_.Locate(sequence.root, sequence.tokens),
-                                  store_.layout().block_tokens);
+  RestoreReport report = ReportFor(sequence, plan, origins);
   report.planning_time = sequence.restore->planning_time;
   report.decided_at = sequence.restore->decided_at;
   *sequence.restore = std::move(report);
@@ -65,8 +72,10 @@ ContextBlocks::Planner Runner::FirstPlannerFor(Sequence& sequence) {
   };
 }
 
-RestoreReport Runner::ExplainNow(const BlockKey& root, const std::vector<uint32_t>& tokens) {
+RestoreReport Runner::ExplainNow(const BlockKey& root, const std::vector<uint32_t>& tokens,
+                                 size_t computed_count) {
   Sequence asked;  // as it would be started
+  asked.computed_before = computed_count;
   asked.root = root;
   asked.tokens = tokens;
   RestoreReport report;

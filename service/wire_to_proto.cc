@@ -185,6 +185,7 @@ v1::Session ToProto(const SessionInfo& session) {
   residency.set_disk_tokens(session.residency.disk_tokens);
   residency.set_remote_tokens(session.residency.remote_tokens);
   residency.set_absent_tokens(session.residency.absent_tokens);
+  residency.set_tail_tokens(session.residency.tail_tokens);
   if (!session.parent_id.empty()) proto.set_parent(SessionName(session.parent_id));
   proto.set_etag(session.etag);
   proto.set_pinned(settings.pinned);
@@ -238,7 +239,7 @@ v1::Usage ToProto(const Usage& usage) {
 v1::LookupPrefixResponse PrefixToProto(const Residency& residency) {
   v1::LookupPrefixResponse proto;
   proto.set_token_count(residency.device_tokens + residency.host_tokens + residency.disk_tokens +
-                        residency.remote_tokens + residency.absent_tokens);
+                        residency.remote_tokens + residency.absent_tokens + residency.tail_tokens);
   proto.set_device_tokens(residency.device_tokens);
   proto.set_host_tokens(residency.host_tokens);
   proto.set_disk_tokens(residency.disk_tokens);
@@ -250,6 +251,8 @@ v1::RestoreReport ToProto(const RestoreReport& report) {
   v1::RestoreReport proto;
   proto.set_execution(ToProto(report.execution));
   proto.set_block_tokens(static_cast<int32_t>(report.block_tokens));
+  proto.set_token_count(static_cast<int64_t>(report.token_count));
+  proto.set_computed_tokens(static_cast<int64_t>(report.computed_count));
   for (size_t i = 0; i < report.blocks.size(); ++i) {
     const BlockReport& block = report.blocks[i];
     v1::BlockDecision& decision = *proto.add_blocks();

@@ -174,13 +174,20 @@ class CairnctlTest(unittest.TestCase):
         self.refused("NOT_FOUND", None, "cache", "explain", "nobody")
         self.ctl.text("session", "decode", "trip", "A long sentence about the sea, " * 8, "-n", 1)
         self.assertIn("execution        none", self.ctl.text("cache", "explain", "trip"))
+        computed = int(self.ctl.json("session", "get", "trip")["token_count"]) - 1  # the last one was sampled only
         self.ctl.text("cache", "clear")
         plan = self.ctl.json("cache", "explain", "trip")
         self.assertEqual({(b["tier"], b["verdict"]) for b in plan["blocks"]}, {("TIER_ABSENT", "VERDICT_RECOMPUTE")})
         self.assertNotIn("actual_time", plan)
         end = len(plan["blocks"]) * plan["block_tokens"] - 1
-        self.assertRegex(self.ctl.text("cache", "explain", "trip"),
-                         rf"(?m)^0\.\.{end} +absent .* recompute$")
+        text = self.ctl.text("cache", "explain", "trip")
+        self.assertRegex(text, r"^POSITIONS +TIER +RELOAD/BLOCK +RECOMPUTE/BLOCK +VERDICT\n")
+        self.assertRegex(text, rf"(?m)^0\.\.{end} +absent .* recompute$")
+        self.assertRegex(text, rf"(?m)^{end + 1}\.\.{computed} +tail +- +- +compute$")
+        self.assertEqual((int(plan["token_count"]), int(plan["computed_tokens"])), (computed + 1, computed))
+        self.ctl.text("session", "fork", "trip", "longer")
+        self.ctl.text("session", "append", "longer", "More of the sea. " * 16)
+        self.assertRegex(self.ctl.text("cache", "explain", "longer"), rf"(?m)^{end + 1}\.\.\d+ +new .* compute$")
         before = restores()
         self.ctl.text("session", "decode", "trip", "-n", 1)
         self.assertEqual(restores(), before + 1)
@@ -189,9 +196,9 @@ class CairnctlTest(unittest.TestCase):
         self.assertEqual(last["blocks"][0]["verdict"], "VERDICT_RECOMPUTE")
         self.assertRegex(self.ctl.text("cache", "explain", "trip", "--last"), r"(?m)^actual +[\d.]+ ms$")
         self.assertIn("of restores: recompute", self.ctl.text("cache", "stats"))
-        computed = [float(block["actual_time"].rstrip("s")) for block in last["blocks"]]
-        self.assertEqual(computed, sorted(computed))
-        self.assertTrue(0 < computed[0] and computed[-1] <= float(last["actual_time"].rstrip("s")))
+        times = [float(block["actual_time"].rstrip("s")) for block in last["blocks"]]
+        self.assertEqual(times, sorted(times))
+        self.assertTrue(0 < times[0] and times[-1] <= float(last["actual_time"].rstrip("s")))
         self.assertRegex(self.ctl.text("cache", "explain", "trip", "--last"),
                          rf"(?m)^0\.\.{end} +absent .* recompute +[\d.]+ ms$")
         predictions = self.ctl.json("cache", "stats")["restore_predictions"]

@@ -239,7 +239,9 @@ void Simulation::CheckWorld() {
   for (const SessionInfo& info : page.sessions) {
     ASSERT_TRUE(sessions_.contains(info.id)) << info.id;
     ASSERT_EQ(core_->ReadTokens(info.id, 0, 0)->token_ids, sessions_.at(info.id)) << info.id;
-    EXPECT_EQ(info.residency.device_tokens + info.residency.absent_tokens, info.token_count);
+    const Residency& residency = info.residency;
+    EXPECT_EQ(residency.device_tokens + residency.absent_tokens + residency.tail_tokens,
+              info.token_count);
     pinned = pinned || info.settings.pinned;
   }
   if (core_->stream_count() == 0 && !pinned) {

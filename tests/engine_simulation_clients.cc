@@ -304,7 +304,8 @@ void Simulation::Look() {
   const Result<Residency> residency = core_->LookupPrefix(Encode(tokens), "");
   ASSERT_TRUE(residency.ok());
   EXPECT_EQ(residency->device_tokens % kBlockTokens, 0);
-  EXPECT_EQ(residency->device_tokens + residency->absent_tokens,
+  EXPECT_EQ(residency->tail_tokens, static_cast<int64_t>(tokens.size() % kBlockTokens));
+  EXPECT_EQ(residency->device_tokens + residency->absent_tokens + residency->tail_tokens,
             static_cast<int64_t>(tokens.size()));
 }
 

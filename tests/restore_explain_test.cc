@@ -93,6 +93,8 @@ TEST_F(RestoreExplain, APlanIsMadeAndNothingMoves) {
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->execution, Execution::kFront);
   EXPECT_EQ(plan->block_tokens, kBlock);
+  EXPECT_EQ(plan->token_count, kBlocks * kBlock + 4);
+  EXPECT_EQ(plan->computed_count, kBlocks * kBlock + 3);  // the last token was sampled only
   EXPECT_EQ(plan->predicted_s, 0.5);
   EXPECT_FALSE(plan->actual_time);
   ASSERT_EQ(plan->blocks.size(), kBlocks);
@@ -124,6 +126,23 @@ TEST_F(RestoreExplain, TheLastOneTellsWhatBecameOfEachBlock) {
   Say();
   EXPECT_EQ(Explain(true)->decided_at, last->decided_at);
   EXPECT_EQ(Counts().by_execution[static_cast<size_t>(Execution::kFront)].restores, 1);
+}
+
+TEST_F(RestoreExplain, NewTokensAreToldFromLostOnes) {
+  const Content more = RandomTokens(2, 2 * kBlock);
+  ASSERT_TRUE(
+      core().AppendContent({.id = "a", .content = more}, *core().encoder().Encode(more)).ok());
+  const Residency residency = core().GetSession("a")->residency;
+  EXPECT_EQ(residency.disk_tokens, kBlocks * kBlock);
+  EXPECT_EQ(residency.absent_tokens, 2 * kBlock);
+  EXPECT_EQ(residency.tail_tokens, 4);
+  const Result<RestoreReport> plan = Explain(false);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->blocks.size(), kBlocks + 2);
+  EXPECT_EQ(plan->token_count, (kBlocks + 2) * kBlock + 4);
+  EXPECT_EQ(plan->computed_count, kBlocks * kBlock + 3);
+  Say();
+  EXPECT_EQ(Explain(true)->computed_count, plan->computed_count);
 }
 
 TEST_F(RestoreExplain, ALoadThatFailedIsToldApart) {

@@ -339,7 +339,8 @@ TEST_F(ServiceTest, SuspendedAndClearedContextsAreComputedAgain) {
     ASSERT_TRUE(harness_.sessions().SuspendSession(&context, suspend, &session).ok());
   }
   EXPECT_EQ(session.residency().device_tokens(), 0);
-  EXPECT_EQ(session.residency().absent_tokens(), prompt + 5);
+  EXPECT_EQ(session.residency().absent_tokens() + session.residency().tail_tokens(), prompt + 5);
+  EXPECT_EQ(session.residency().tail_tokens(), (prompt + 5) % 16);
 
   v1::PrefetchSessionRequest prefetch;
   prefetch.set_name("sessions/a");

@@ -11,6 +11,8 @@ namespace {
 TEST(WireRestore, ReportsArriveWhole) {
   RestoreReport report{.execution = Execution::kFront,
                        .block_tokens = 16,
+                       .token_count = 50,
+                       .computed_count = 40,
                        .predicted_s = 0.25,
                        .load_all_s = 0.5,
                        .recompute_all_s = 1.5,
@@ -30,6 +32,8 @@ TEST(WireRestore, ReportsArriveWhole) {
   EXPECT_EQ(proto.planning_time().nanos(), 40'000);
   EXPECT_FALSE(proto.has_actual_time());
   EXPECT_EQ(proto.block_tokens(), 16);
+  EXPECT_EQ(proto.token_count(), 50);
+  EXPECT_EQ(proto.computed_tokens(), 40);
   ASSERT_EQ(proto.blocks_size(), 3);
   EXPECT_EQ(proto.blocks(0).verdict(), v1::BlockDecision::VERDICT_KEEP);
   EXPECT_FALSE(proto.blocks(0).has_recompute_price());

@@ -325,7 +325,7 @@ TEST(WireSession, CarriesEverythingThatASessionHas) {
   info.update_time = Clock::Wall(seconds(20));
   info.expire_time = Clock::Wall(seconds(110));
   info.state = SessionState::kDecoding;
-  info.residency = {.device_tokens = 16, .absent_tokens = 17};
+  info.residency = {.device_tokens = 16, .absent_tokens = 16, .tail_tokens = 1};
   info.parent_id = "p";
   info.etag = "e";
   info.cache_salt = "s";
@@ -338,7 +338,8 @@ TEST(WireSession, CarriesEverythingThatASessionHas) {
   EXPECT_EQ(session.priority(), 0);
   EXPECT_EQ(session.state(), v1::Session::STATE_DECODING);
   EXPECT_EQ(session.residency().device_tokens(), 16);
-  EXPECT_EQ(session.residency().absent_tokens(), 17);
+  EXPECT_EQ(session.residency().absent_tokens(), 16);
+  EXPECT_EQ(session.residency().tail_tokens(), 1);
   EXPECT_EQ(session.parent(), "sessions/p");
   EXPECT_EQ(session.etag(), "e");
   EXPECT_EQ(session.annotations().at("k"), "v");

@@ -59,7 +59,8 @@ std::string ResidencyText(const v1::Residency& residency) {
                 {"host", residency.host_tokens()},
                 {"disk", residency.disk_tokens()},
                 {"remote", residency.remote_tokens()},
-                {"absent", residency.absent_tokens()}},
+                {"absent", residency.absent_tokens()},
+                {"tail", residency.tail_tokens()}},
                "nothing");
 }
 
@@ -84,28 +85,44 @@ std::string ExpirationText(const v1::Session& session) {
   return "never";
 }
 
-// Blocks of which the report of a restore says the same.
-bool IsSameRun(const v1::BlockDecision& a, const v1::BlockDecision& b) {
-  return a.tier() == b.tier() && a.verdict() == b.verdict();
+// Whether no copy of a block can be anywhere, since it was never computed, or not as a whole.
+bool IsNew(const v1::RestoreReport& report, const v1::BlockDecision& block) {
+  return block.tier() == v1::TIER_ABSENT &&
+         block.first_position() + report.block_tokens() > report.computed_tokens();
 }
 
-// The prices are those of a block, at the middle of the run; of a restore that was carried out,
+// Blocks of which the report of a restore says the same.
+bool IsSameRun(const v1::RestoreReport& report, int first, int second) {
+  const v1::BlockDecision& a = report.blocks(first);
+  const v1::BlockDecision& b = report.blocks(second);
+  return a.tier() == b.tier() && a.verdict() == b.verdict() && IsNew(report, a) == IsNew(report, b);
+}
+
+std::string RunRow(int64_t begin, int64_t end, const std::string& tier, const std::string& reload,
+                   const std::string& recompute) {
+  const std::string positions =
+      Format("%lld..%lld", static_cast<long long>(begin), static_cast<long long>(end - 1));
+  return Format("%-16s %-8s %12s %15s  ", positions.c_str(), tier.c_str(), reload.c_str(),
+                recompute.c_str());
+}
+
+// The prices are those of one block, at the middle of the run; of a restore that was carried out,
 // also when the last of them was in place.
 std::string RunText(const v1::RestoreReport& report, int first, int end) {
   const v1::BlockDecision& block = report.blocks(first);
   const v1::BlockDecision& middle = report.blocks(first + (end - first) / 2);
   const int64_t next = report.blocks(end - 1).first_position() + report.block_tokens();
-  const std::string positions = Format("%lld..%lld", static_cast<long long>(block.first_position()),
-                                       static_cast<long long>(next - 1));
   const auto price = [](bool is_known, const google::protobuf::Duration& duration) {
     return is_known ? Milliseconds(duration) : std::string("-");
   };
-  std::string text =
-      Format("%-16s %-8s %12s %12s  ", positions.c_str(), TierText(block.tier()).c_str(),
-             price(middle.has_reload_price(), middle.reload_price()).c_str(),
-             price(middle.has_recompute_price(), middle.recompute_price()).c_str());
+  const bool is_new = IsNew(report, block);
+  const std::string text =
+      RunRow(block.first_position(), next, is_new ? "new" : TierText(block.tier()),
+             price(middle.has_reload_price(), middle.reload_price()),
+             price(middle.has_recompute_price(), middle.recompute_price()));
   const std::string verdict =
-      Plain(v1::BlockDecision::Verdict_Name(block.verdict()), sizeof("VERDICT_") - 1);
+      is_new ? "compute"
+             : Plain(v1::BlockDecision::Verdict_Name(block.verdict()), sizeof("VERDICT_") - 1);
   if (!report.has_actual_time()) return text + verdict;
   double in_place_s = 0;
   for (int i = first; i < end; ++i) {
@@ -268,15 +285,19 @@ std::string RestoreText(const v1::RestoreReport& report) {
   const bool is_plan = !report.has_actual_time();
   std::string text;
   if (report.blocks_size() > 0) {
-    text +=
-        Format("%-16s %-8s %12s %12s  %s", "POSITIONS", "TIER", "RELOAD", "RECOMPUTE", "VERDICT");
+    text += Format("%-16s %-8s %12s %15s  %s", "POSITIONS", "TIER", "RELOAD/BLOCK",
+                   "RECOMPUTE/BLOCK", "VERDICT");
     if (!is_plan) text += Format("%18s %12s", "", "IN PLACE");
   }
   for (int first = 0; first < report.blocks_size();) {
     int end = first + 1;
-    while (end < report.blocks_size() && IsSameRun(report.blocks(first), report.blocks(end))) ++end;
+    while (end < report.blocks_size() && IsSameRun(report, first, end)) ++end;
     text += '\n' + RunText(report, first, end);
     first = end;
+  }
+  const int64_t tail = int64_t{report.blocks_size()} * report.block_tokens();
+  if (report.blocks_size() > 0 && tail < report.token_count()) {
+    text += '\n' + RunRow(tail, report.token_count(), "tail", "-", "-") + "compute";
   }
   if (!text.empty()) text += '\n';
   const std::string last = is_plan ? "" : Milliseconds(report.actual_time());
