@@ -1,5 +1,6 @@
 #include "engine/model.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -116,9 +117,8 @@ Status Model::AllocateActivations() {
     *pointer = next;
     next += PaddedCount(count);
   }
-  if (device().info().host_addressable) return Status();
-  const size_t logits_bytes = size_t{limits_.logits_max} * config_.vocabulary_size * sizeof(float);
-  ASSIGN_OR_RETURN(host_logits_, device().AllocateHost(logits_bytes));
+  ASSIGN_OR_RETURN(reader_,
+                   LogitsReader::Create(device(), limits_.logits_max, config_.vocabulary_size));
   return Status();
 }
 
@@ -152,13 +152,41 @@ void Model::Arrange(std::span<const BatchSegment> segments) {
     PlaceRows(segment, 0, segment.tokens.size() - (segment.want_logits ? 1 : 0));
   }
   CHECK(rows_.count() <= limits_.rows_max && rows_.logits_count <= limits_.logits_max);
+  rows_.is_decode = rows_.count() > 0 && rows_.logits_count == rows_.count();
+  if (rows_.is_decode) FillUp(segments);
   batch_->Set(rows_.rows, rows_.segments, *stream_);
 }
 
-Result<std::span<const float>> Model::Forward(std::span<const BatchSegment> segments,
-                                              std::span<const EventRef> arrivals) {
+// Rows that only make the batch as large as the backend would have it: they look at one position of
+// a context that is there, write nothing, and nobody looks at their logits.
+void Model::FillUp(std::span<const BatchSegment> segments) {
+  const uint32_t wanted = backend_.ops->RowsToRepeat(rows_.count());
+  const uint32_t row_count = std::min({wanted, limits_.rows_max, limits_.logits_max});
+  while (rows_.count() < row_count) {
+    rows_.segments.push_back({.first_row = rows_.count(),
+                              .row_count = 1,
+                              .first_position = 0,
+                              .blocks = segments.front().blocks});
+    rows_.rows.push_back({.token = rows_.rows.front().token, .position = 0, .block = nullptr});
+  }
+  rows_.logits_count = rows_.count();
+  rows_.logits_segment_count = rows_.count();
+}
+
+Result<std::span<const RowLogits>> Model::Forward(std::span<const BatchSegment> segments,
+                                                  std::span<const EventRef> arrivals) {
   CHECK(arrivals.empty() || arrivals.size() == layers_.size());
   Arrange(segments);
+  if (rows_.is_decode && arrivals.empty()) {
+    backend_.ops->Repeat(
+        *batch_, [this] { RunLayers({}); }, *stream_);
+  } else {
+    RunLayers(arrivals);
+  }
+  return TakeLogits(segments);
+}
+
+void Model::RunLayers(std::span<const EventRef> arrivals) {
   Ops& ops = *backend_.ops;
   ops.Embed({.table = embedding_.get(), .batch = batch_.get(), .out = x_}, *stream_);
   const float* delta = nullptr;  // what the layer before adds to the residual stream
@@ -183,18 +211,16 @@ Result<std::span<const float>> Model::Forward(std::span<const BatchSegment> segm
     const MatMulOutput output = {untied_output_ ? untied_output_.get() : embedding_.get(), logits_};
     ops.MatMul({.x = h_, .row_count = rows_.logits_count, .outputs = {&output, 1}}, *stream_);
   }
-  return TakeLogits();
 }
 
-Result<std::span<const float>> Model::TakeLogits() {
-  const size_t count = size_t{rows_.logits_count} * config_.vocabulary_size;
-  const float* logits = logits_;
-  if (host_logits_ != nullptr) {
-    logits = reinterpret_cast<const float*>(host_logits_->data());
-    stream_->Copy(host_logits_->data(), logits_, count * sizeof(float));
+Result<std::span<const RowLogits>> Model::TakeLogits(std::span<const BatchSegment> segments) {
+  highest_counts_.clear();
+  for (const BatchSegment& segment : segments) {
+    if (segment.want_logits) highest_counts_.push_back(segment.highest_count);
   }
+  reader_->Fetch(logits_, highest_counts_, *backend_.ops, *stream_);
   RETURN_IF_ERROR(stream_->Synchronize());
-  return std::span(logits, count);
+  return reader_->rows();
 }
 
 // Adds delta to x_, unless it is null, and puts the normalised rows into h_.

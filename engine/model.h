@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "engine/checkpoint.h"
+#include "engine/logits_reader.h"
 #include "kernels/backend.h"
 #include "kernels/kv_layout.h"
 #include "kernels/ops.h"
@@ -25,6 +26,7 @@ struct BatchSegment {
   std::byte* const* blocks = nullptr;  // the sequence's blocks from position 0 to the last row
   bool write_kv = true;                // false: K and V of these positions are in place already
   bool want_logits = false;            // of the last row
+  uint32_t highest_count = 0;          // so many of them are enough, the highest; 0: all are wanted
 };
 
 struct ModelLimits {
@@ -41,15 +43,16 @@ class Model {
                                                const ModelLimits& limits,
                                                void (*progress)(double share));
 
-  // Runs the batch, writes K and V of its rows, and gives [segments that want logits][vocabulary]
-  // in the order of the segments, in the host's memory. Valid until the next Forward. A Status is
-  // what the device says of work that it could not do: then K and V of the rows are not to be used.
+  // Runs the batch, writes K and V of its rows, and gives the logits of the segments that want
+  // some, in their order and in the host's memory, until the next Forward (logits_reader.h). A
+  // Status is what the device says of work that it could not do: then K and V of the rows are not
+  // to be used.
   //
   // Several segments may be of one sequence, with holes between them whose blocks are in place.
   // `arrivals`, one a layer or none at all, are for blocks that are still being copied there:
   // attention of a layer begins when its event has passed, and all have when the call returns.
-  Result<std::span<const float>> Forward(std::span<const BatchSegment> segments,
-                                         std::span<const EventRef> arrivals = {});
+  Result<std::span<const RowLogits>> Forward(std::span<const BatchSegment> segments,
+                                             std::span<const EventRef> arrivals = {});
 
   const KvLayout& kv_layout() const { return layout_; }
   const ModelConfig& config() const { return config_; }
@@ -69,6 +72,7 @@ class Model {
     std::vector<AttentionSegment> segments;
     uint32_t logits_count = 0;
     uint32_t logits_segment_count = 0;
+    bool is_decode = false;  // each segment has one row, whose logits are wanted
 
     uint32_t count() const { return static_cast<uint32_t>(rows.size()); }
   };
@@ -78,9 +82,11 @@ class Model {
   Status SendConstants(const Checkpoint& checkpoint);
   Status AllocateActivations();
   void Arrange(std::span<const BatchSegment> segments);
+  void FillUp(std::span<const BatchSegment> segments);
+  void RunLayers(std::span<const EventRef> arrivals);
   void PlaceRows(const BatchSegment& segment, size_t begin, size_t end);
   void Normalize(const float* delta, const float* gain, uint32_t row_count);
-  Result<std::span<const float>> TakeLogits();
+  Result<std::span<const RowLogits>> TakeLogits(std::span<const BatchSegment> segments);
   void Project(const Layer& layer, uint32_t index, uint32_t row_count);
   void Attend(const Layer& layer, uint32_t index, uint32_t row_count);
   void FeedForward(const Layer& layer, uint32_t row_count);
@@ -110,7 +116,8 @@ class Model {
   float* gate_ = nullptr;      // [rows, ffn_width]
   float* up_ = nullptr;        // [rows, ffn_width]
   float* logits_ = nullptr;    // [logits_max, vocabulary]
-  std::unique_ptr<Buffer> host_logits_;  // where the host reads them; null: where they are
+  std::unique_ptr<LogitsReader> reader_;
+  std::vector<uint32_t> highest_counts_;  // of the segments that want logits
   Rows rows_;
   std::unique_ptr<Batch> batch_;  // of rows_
 };

@@ -132,12 +132,12 @@ class Runner {
   std::vector<Work> PlanWork();
   StepBudget BudgetFor(std::span<const SequenceView> runnable);
   Work WorkFor(Sequence& sequence, uint32_t row_count);
-  std::span<const float> Compute(const std::vector<Work>& works);
-  void Commit(const std::vector<Work>& works, std::span<const float> logits);
+  std::span<const RowLogits> Compute(const std::vector<Work>& works);
+  void Commit(const std::vector<Work>& works, std::span<const RowLogits> logits);
   void MarkWritten(const Work& work);
   size_t RowCount() const;  // of the latest pass
   void LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseconds forward_time);
-  void CommitToken(Sequence& sequence, std::span<const float> logits);
+  void CommitToken(Sequence& sequence, const RowLogits& logits);
   bool Release(Sequence& sequence, Released released);
   void MakeRoom(Sequence& sequence);
   void Preempt(Sequence& sequence);

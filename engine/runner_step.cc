@@ -23,7 +23,7 @@ bool Runner::Step() {
   const std::vector<Work> works = PlanWork();
   if (works.empty()) return replayed;
   const Clock::Monotonic planned = clock_.Now();
-  const std::span<const float> logits = Compute(works);
+  const std::span<const RowLogits> logits = Compute(works);
   const Clock::Monotonic computed = clock_.Now();
   if (trace_ != nullptr) TraceRestoredRows(works, planned, computed);
   Commit(works, logits);
@@ -104,10 +104,12 @@ Runner::Work Runner::WorkFor(Sequence& sequence, uint32_t row_count) {
 }
 
 // One pass over the rows of all works. The logits are of the works that sample, in their order.
-std::span<const float> Runner::Compute(const std::vector<Work>& works) {
+std::span<const RowLogits> Runner::Compute(const std::vector<Work>& works) {
   segments_.clear();
   for (const Work& work : works) {
     const Sequence& sequence = *work.sequence;
+    const uint32_t highest_count =
+        HighestNeeded(sequence.sampling, model_.config().vocabulary_size);
     const std::span<const uint32_t> tokens = sequence.tokens;
     bool last_is_a_row = false;
     for (const PositionRange& run : work.runs) {
@@ -115,30 +117,31 @@ std::span<const float> Runner::Compute(const std::vector<Work>& works) {
       segments_.push_back({.tokens = tokens.subspan(run.begin, run.count),
                            .first_position = run.begin,
                            .blocks = sequence.blocks->addresses(),
-                           .want_logits = work.samples && last_is_a_row});
+                           .want_logits = work.samples && last_is_a_row,
+                           .highest_count = highest_count});
     }
     if (work.samples && !last_is_a_row) {  // its K and V are in place; only the logits are wanted
       segments_.push_back({.tokens = tokens.last(1),
                            .first_position = static_cast<uint32_t>(tokens.size() - 1),
                            .blocks = sequence.blocks->addresses(),
                            .write_kv = false,
-                           .want_logits = true});
+                           .want_logits = true,
+                           .highest_count = highest_count});
     }
   }
-  const Result<std::span<const float>> logits = model_.Forward(segments_);
+  const Result<std::span<const RowLogits>> logits = model_.Forward(segments_);
   CHECK(logits.ok());
   return *logits;
 }
 
-void Runner::Commit(const std::vector<Work>& works, std::span<const float> logits) {
-  const size_t vocabulary_size = model_.config().vocabulary_size;
+void Runner::Commit(const std::vector<Work>& works, std::span<const RowLogits> logits) {
   std::vector<SequenceId> sampled;
   for (const Work& work : works) {
     MarkWritten(work);
     if (!work.samples) continue;
     sampled.push_back(work.sequence->id);
-    CommitToken(*work.sequence, logits.first(vocabulary_size));
-    logits = logits.subspan(vocabulary_size);
+    CommitToken(*work.sequence, logits.front());
+    logits = logits.subspan(1);
   }
   // Only now may blocks change hands: before, a step's rows still lay in them.
   for (const SequenceId id : sampled) {
@@ -177,7 +180,7 @@ bool Runner::EndsStream(const Sequence& sequence, uint32_t token) const {
   return !sequence.sampling.ignore_eos && tokenizer_.IsEnd(token);
 }
 
-void Runner::CommitToken(Sequence& sequence, std::span<const float> logits) {
+void Runner::CommitToken(Sequence& sequence, const RowLogits& logits) {
   const size_t position = sequence.tokens.size();
   const Result<SampledToken> sampled =
       sampler_.Sample(logits, sequence.sampling, sequence.seed, position,

@@ -23,6 +23,11 @@ constexpr size_t kBucketCount = 88 * 32;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 
+Status NoFiniteLogit(uint64_t position) {
+  return Status(Code::kInternal,
+                "the model gave no finite logit for position " + std::to_string(position));
+}
+
 }  // namespace
 
 bool NeedsTokenCounts(const SamplingParams& params) {
@@ -30,14 +35,35 @@ bool NeedsTokenCounts(const SamplingParams& params) {
          params.frequency_penalty.value_or(0) != 0;
 }
 
+uint32_t HighestNeeded(const SamplingParams& params, uint32_t vocabulary_size) {
+  // A log-probability is a share of the whole row; biases and penalties change who is highest.
+  if (params.logprobs || !params.logit_bias.empty() || NeedsTokenCounts(params)) return 0;
+  if (params.temperature.value_or(1) == 0) return 1;
+  const uint32_t top_k = params.top_k.value_or(0);
+  return top_k < vocabulary_size ? top_k : 0;
+}
+
+Result<SampledToken> Sampler::Sample(const RowLogits& logits, const SamplingParams& params,
+                                     uint64_t seed, uint64_t position, const TokenCounts* counts) {
+  if (logits.highest.empty()) return Sample(logits.all, params, seed, position, counts);
+  const RankedLogit highest = logits.highest.front();
+  if (highest.value == -kInfinity) return NoFiniteLogit(position);
+  if (params.temperature.value_or(1) == 0) return SampledToken{highest.id, std::nullopt};
+  const uint32_t top_k = params.top_k.value_or(0);
+  CHECK(top_k > 0 && top_k <= logits.highest.size());
+  kept_.clear();
+  for (const RankedLogit& logit : logits.highest.first(top_k)) {
+    if (logit.value > -kInfinity) kept_.push_back({logit.value, 0, logit.id});
+  }
+  return SampledToken{DrawFromTop(highest.value, params, CounterUniform(seed, position, 0)),
+                      std::nullopt};
+}
+
 Result<SampledToken> Sampler::Sample(std::span<const float> logits, const SamplingParams& params,
                                      uint64_t seed, uint64_t position, const TokenCounts* counts) {
   CHECK(!logits.empty());
   auto [likeliest, highest] = HighestInRow(logits);
-  if (highest == -kInfinity) {
-    return Status(Code::kInternal,
-                  "the model gave no finite logit for position " + std::to_string(position));
-  }
+  if (highest == -kInfinity) return NoFiniteLogit(position);
   if (highest == kInfinity) {
     finite_.assign(logits.begin(), logits.end());
     for (float& logit : finite_) logit = std::min(logit, kLargest);
@@ -92,25 +118,37 @@ uint32_t Sampler::Draw(std::span<const float> logits, float highest, const Sampl
   const uint32_t top_k = params.top_k.value_or(0);
   const float top_p = params.top_p.value_or(1);
   const float min_p = params.min_p.value_or(0);
-  double total = 0;
   if (top_k != 0 && top_k < logits.size()) {
     SelectHighest(logits, top_k);
-    std::sort(kept_.begin(), kept_.end(),
-              [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
-    for (Candidate& candidate : kept_) {
-      candidate.weight = ExpNotPositive((candidate.logit - highest) / temperature);
-      total += candidate.weight;
-    }
-  } else {
-    WeighRow(logits, highest, temperature, weights_, block_totals_);
-    if (top_p == 1 && min_p == 0) return DrawFromAll(uniform);
-    total = std::accumulate(block_totals_.begin(), block_totals_.end(), 0.0);
-    // Tokens lighter than the share of one token in the mass that top_p leaves out weigh less than
-    // that mass even all together, so none of them is in the nucleus.
-    const double share = (1.0 - top_p) * total / static_cast<double>(logits.size());
-    SelectHeavy(logits, std::max(static_cast<float>(share), min_p));
+    return DrawFromTop(highest, params, uniform);
   }
-  if (top_p < 1) KeepNucleus(highest, temperature, top_p * total);
+  WeighRow(logits, highest, temperature, weights_, block_totals_);
+  if (top_p == 1 && min_p == 0) return DrawFromAll(uniform);
+  const double total = std::accumulate(block_totals_.begin(), block_totals_.end(), 0.0);
+  // Tokens lighter than the share of one token in the mass that top_p leaves out weigh less than
+  // that mass even all together, so none of them is in the nucleus.
+  const double share = (1.0 - top_p) * total / static_cast<double>(logits.size());
+  SelectHeavy(logits, std::max(static_cast<float>(share), min_p));
+  return CutAndDraw(highest, params, total, uniform);
+}
+
+uint32_t Sampler::DrawFromTop(float highest, const SamplingParams& params, double uniform) {
+  const float temperature = params.temperature.value_or(1);
+  std::sort(kept_.begin(), kept_.end(),
+            [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  double total = 0;
+  for (Candidate& candidate : kept_) {
+    candidate.weight = ExpNotPositive((candidate.logit - highest) / temperature);
+    total += candidate.weight;
+  }
+  return CutAndDraw(highest, params, total, uniform);
+}
+
+uint32_t Sampler::CutAndDraw(float highest, const SamplingParams& params, double total,
+                             double uniform) {
+  const float top_p = params.top_p.value_or(1);
+  const float min_p = params.min_p.value_or(0);
+  if (top_p < 1) KeepNucleus(highest, params.temperature.value_or(1), top_p * total);
   // The likeliest token weighs 1, so its probability times min_p is a weight of min_p.
   std::erase_if(kept_, [&](const Candidate& candidate) { return candidate.weight < min_p; });
   return DrawFromKept(uniform);

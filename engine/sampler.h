@@ -27,6 +27,7 @@
 
 #include "base/status.h"
 #include "engine/api.h"
+#include "engine/row_logits.h"
 #include "engine/sampling_params.h"
 
 namespace cairn {
@@ -50,6 +51,9 @@ class TokenCounts {
 // Whether `params` have a penalty, so that Sample needs counts.
 bool NeedsTokenCounts(const SamplingParams& params);
 
+// Of a row of logits, Sample needs only so many, the highest; 0: all of them.
+uint32_t HighestNeeded(const SamplingParams& params, uint32_t vocabulary_size);
+
 struct SampledToken {
   uint32_t id = 0;
   std::optional<TokenLogprob> logprob;  // when params.logprobs is set, with that many in `top`
@@ -62,6 +66,9 @@ class Sampler {
   // `counts`: of the tokens before `position`; may be null unless NeedsTokenCounts(params).
   Result<SampledToken> Sample(std::span<const float> logits, const SamplingParams& params,
                               uint64_t seed, uint64_t position, const TokenCounts* counts);
+  // The same, by all logits of the row or by the highest: at least HighestNeeded(params).
+  Result<SampledToken> Sample(const RowLogits& logits, const SamplingParams& params, uint64_t seed,
+                              uint64_t position, const TokenCounts* counts);
 
  private:
   struct Candidate {
@@ -79,6 +86,10 @@ class Sampler {
   uint32_t Draw(std::span<const float> logits, float highest, const SamplingParams& params,
                 double uniform);
   uint32_t DrawFromAll(double uniform) const;
+  // From `kept_`, what top_k has left, in any order and without weights.
+  uint32_t DrawFromTop(float highest, const SamplingParams& params, double uniform);
+  // From `kept_`, after top_p of `total` and min_p.
+  uint32_t CutAndDraw(float highest, const SamplingParams& params, double total, double uniform);
   uint32_t DrawFromKept(double uniform) const;
   // Makes `kept_` the `count` highest logits, in no order, without weights.
   void SelectHighest(std::span<const float> logits, size_t count);

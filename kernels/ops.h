@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -198,6 +199,27 @@ struct SwiGluArgs {
   uint32_t width;
 };
 
+// A logit and the id that has it. Ranks are by value, then by lower id. A NaN has the value
+// -infinity, infinity that of the largest float, and negative zero is zero.
+struct RankedLogit {
+  float value;
+  uint32_t id;
+  friend bool operator==(const RankedLogit&, const RankedLogit&) = default;
+};
+constexpr bool RanksBefore(const RankedLogit& a, const RankedLogit& b) {
+  return a.value > b.value || (a.value == b.value && a.id < b.id);
+}
+
+// out[r] = the `count` logits of highest rank of row r, in order. Exact.
+struct TopLogitsArgs {
+  const float* logits;  // [row_count, width]
+  uint32_t row_count;
+  uint32_t width;
+  uint32_t count;    // in 1..min(kTopLogitsMax, width)
+  RankedLogit* out;  // [row_count, count]
+};
+inline constexpr uint32_t kTopLogitsMax = 256;
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -214,6 +236,21 @@ class Ops {
   virtual void RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) = 0;
   virtual void PagedAttention(const PagedAttentionArgs& args, Stream& stream) = 0;
   virtual void SwiGlu(const SwiGluArgs& args, Stream& stream) = 0;
+  virtual void TopLogits(const TopLogitsArgs& args, Stream& stream) = 0;
+
+  // A pass of a few rows has so many operations, each so short, that giving them takes as long as
+  // doing them. When each segment has one row, they may be recorded once, and repeated from then on
+  // with what the batch and memory hold by then.
+  //
+  // To how many rows such a batch is filled up, so that few recordings serve all sizes; `row_count`
+  // itself where nothing is recorded.
+  virtual uint32_t RowsToRepeat(uint32_t row_count) const { return row_count; }
+  // Does `operations`, or repeats them. For a batch of so many rows, one a segment, they are always
+  // the same, with the same arguments.
+  virtual void Repeat(const Batch& /*batch*/, const std::function<void()>& operations,
+                      Stream& /*stream*/) {
+    operations();
+  }
 };
 
 }  // namespace cairn

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/batch_mix.h"
+#include "tests/cuda_decoders.h"
 #include "tests/cuda_machine.h"
 
 namespace cairn {
@@ -77,6 +78,19 @@ TEST_F(CudaEngine, RandomMixesEqualLoneRuns) {
     if (HasFailure()) return;
   }
   EXPECT_GT(comparison.compared_blocks(), 0u);
+}
+
+// Contexts grow beyond a span of attention, come and go.
+TEST_F(CudaEngine, RepeatedStepsAreThoseDoneOneByOne) {
+  CudaDecoders decoders;
+  decoders.Join(0, 5);
+  decoders.Join(1, 254);
+  const std::vector<std::vector<uint32_t>> turns = {{0}, {0, 1}, {0, 2, 1}, {3, 0, 1, 2}, {2}};
+  for (const std::vector<uint32_t>& contexts : turns) {
+    if (contexts.size() > 2) decoders.Join(contexts.size() == 3 ? 2 : 3, 20);
+    for (int i = 0; i < 3; ++i) decoders.Step(contexts);
+  }
+  decoders.ExpectEqualBlocks();
 }
 
 }  // namespace

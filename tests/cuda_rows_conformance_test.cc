@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <vector>
 
+#include "kernels/cpu/top_logits.h"
 #include "tests/cuda_conformance.h"
 
 namespace cairn {
@@ -102,6 +104,39 @@ TEST_P(CudaRows, SwiGluMatchesTheReferenceAndIsRowLocal) {
       const double expected = reference::SwiGlu(gate[i], up[i]);
       ASSERT_NEAR(out[i], expected, 7 * kUlp * std::fabs(expected) + 1e-34) << gate[i];
     }
+  }
+}
+
+// One part of a row and several; what several keep is one part, or several again.
+TEST_P(CudaRows, TopLogitsAreThoseOfTheCpu) {
+  Rng rng(31);
+  struct Case {
+    uint32_t width, count;
+  };
+  for (const auto [width, count] : {Case{1, 1},
+                                    {5, 4},
+                                    {5, 1},
+                                    {2048, 1},
+                                    {2049, kTopLogitsMax},
+                                    {17000, kTopLogitsMax},
+                                    {17000, 1}}) {
+    if (!is_thorough() && width > 2049) continue;
+    const uint32_t row_count = width < 5000 ? 2 : 1;
+    std::vector<float> values;
+    for (uint32_t i = 0; i < row_count * width; ++i) {  // many ties
+      values.push_back(static_cast<float>(rng.Below(width)) - static_cast<float>(width / 2));
+    }
+    if (width > 2000) {
+      values[7] = NAN, values[9] = INFINITY, values[11] = -INFINITY, values[13] = -0.0f;
+      values[1500] = std::numeric_limits<float>::max();
+    }
+    Floats logits(*this, values);
+    const size_t out_count = size_t{row_count} * count;
+    Array<RankedLogit> out(*this, std::vector<RankedLogit>(out_count));
+    ops().TopLogits({logits.data(), row_count, width, count, out.data()}, stream());
+    std::vector<RankedLogit> expected(out_count);
+    SelectTopLogits({values.data(), row_count, width, count, expected.data()});
+    EXPECT_TRUE(SameBits(out.Read(), expected)) << width << ", " << count;
   }
 }
 

@@ -2,6 +2,15 @@
 // reaches it, and every answer has the bits of the CPU backend.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/model.h"
+#include "kernels/cpu/top_logits.h"
 #include "tests/batch_mix.h"
 #include "tests/fakes/far_backend.h"
 
@@ -62,6 +71,63 @@ TEST(FarDevice, RandomMixesEqualLoneRunsOnTheCpu) {
   }
   EXPECT_GT(comparison.compared_blocks(), 10u * kMixes);
   EXPECT_GT(promotions, 0u);
+}
+
+// The logits after three contexts, of which so many of the highest are enough.
+class LogitsOf {
+ public:
+  LogitsOf(const std::string& path, Backend backend) {
+    const Result<Checkpoint> checkpoint = Checkpoint::Open(path);
+    model_ = *Model::Create(*checkpoint, std::move(backend),
+                            {.context_length = 64, .rows_max = 32, .logits_max = 3}, nullptr);
+    const size_t block_bytes = model_->kv_layout().block_bytes();
+    memory_ = *model_->device().Allocate(3 * block_bytes);
+    for (size_t i = 0; i < 3; ++i) blocks_.push_back(memory_->data() + i * block_bytes);
+  }
+  std::span<const RowLogits> Compute(const std::array<uint32_t, 3>& highest_counts) {
+    const std::vector<uint32_t> tokens = RandomTokens(3, 30);
+    std::vector<BatchSegment> segments;
+    for (uint32_t i = 0; i < 3; ++i) {
+      segments.push_back({.tokens = std::span(tokens).subspan(10 * i, 10),
+                          .blocks = &blocks_[i],
+                          .want_logits = true,
+                          .highest_count = highest_counts[i]});
+    }
+    return *model_->Forward(segments);
+  }
+
+ private:
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Buffer> memory_;
+  std::vector<std::byte*> blocks_;
+};
+
+TEST(FarDevice, OnlyTheLogitsThatAreWantedCross) {
+  const ScratchFolder scratch;
+  WriteTinyModel(scratch.File("tiny.gguf"), {});
+  LogitsOf near(scratch.File("tiny.gguf"), *MakeCpuBackend({.thread_count = 1}));
+  LogitsOf far(scratch.File("tiny.gguf"), *MakeFarBackend({.thread_count = 1}));
+  const std::span<const RowLogits> whole = near.Compute({1, 1, 1});
+  for (const auto& counts : {std::array{0u, 0u, 0u}, {1u, 1u, 1u}, {1u, 0u, 40u}, {300u, 5u, 0u}}) {
+    const std::span<const RowLogits> rows = far.Compute(counts);
+    ASSERT_EQ(rows.size(), 3u);
+    for (size_t i = 0; i < 3; ++i) {
+      const std::span<const float> expected = whole[i].all;
+      ASSERT_FALSE(expected.empty());  // the host can read it anyway
+      if (counts[i] == 0 || counts[i] > kTopLogitsMax) {
+        EXPECT_TRUE(rows[i].highest.empty());
+        EXPECT_TRUE(std::ranges::equal(rows[i].all, expected));
+        continue;
+      }
+      EXPECT_TRUE(rows[i].all.empty());
+      const auto count = static_cast<uint32_t>(rows[i].highest.size());
+      EXPECT_GE(count, counts[i]);
+      std::vector<RankedLogit> highest(count);
+      SelectTopLogits(
+          {expected.data(), 1, static_cast<uint32_t>(expected.size()), count, highest.data()});
+      EXPECT_TRUE(std::ranges::equal(rows[i].highest, highest));
+    }
+  }
 }
 
 }  // namespace

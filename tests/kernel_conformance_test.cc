@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -105,6 +107,35 @@ TEST_P(KernelConformance, SwiGluMatchesTheReferenceAndIsRowLocal) {
       instance->ops().SwiGlu({out.data(), up.data(), out.data(), kRowCountMax, width},
                              *instance->stream);
       ASSERT_TRUE(SameBits(out.data(), lone.data(), out.size()));
+    }
+  }
+}
+
+TEST_P(KernelConformance, TopLogitsRankByValueThenById) {
+  Rng rng(41);
+  constexpr uint32_t kWidth = 1000, kRowCount = 3;
+  std::vector<float> logits;
+  for (uint32_t i = 0; i < kRowCount * kWidth; ++i) {  // many ties
+    logits.push_back(static_cast<float>(rng.Below(kWidth)) - 500.0f);
+  }
+  logits[7] = NAN, logits[9] = INFINITY, logits[10] = std::numeric_limits<float>::max();
+  logits[11] = -INFINITY, logits[13] = -0.0f;
+  for (const uint32_t count : {1u, 2u, 100u, kTopLogitsMax}) {
+    std::vector<RankedLogit> out(size_t{kRowCount} * count);
+    first().ops().TopLogits({logits.data(), kRowCount, kWidth, count, out.data()}, *first().stream);
+    for (uint32_t row = 0; row < kRowCount; ++row) {
+      std::vector<RankedLogit> expected;
+      for (uint32_t id = 0; id < kWidth; ++id) {
+        const float logit = logits[row * kWidth + id];
+        const float value = std::isnan(logit) ? -INFINITY : logit;
+        expected.push_back({std::min(value, std::numeric_limits<float>::max()), id});
+      }
+      std::ranges::stable_sort(expected, std::ranges::greater(), &RankedLogit::value);
+      for (uint32_t i = 0; i < count; ++i) {
+        ASSERT_EQ(out[size_t{row} * count + i], expected[i]) << row << ", rank " << i;
+        ASSERT_FALSE(out[size_t{row} * count + i].value == 0 &&
+                     std::signbit(out[size_t{row} * count + i].value));
+      }
     }
   }
 }

@@ -78,8 +78,10 @@ class LogitsTool {
                           .write_kv = false,
                           .want_logits = true});
       if (segments.size() < config_.concurrent_max && position + 1 < tokens.size()) continue;
-      const std::span<const float> logits = *parts_.model->Forward(segments);
-      CHECK(std::fwrite(logits.data(), sizeof(float), logits.size(), stdout) == logits.size());
+      const std::span<const RowLogits> rows = *parts_.model->Forward(segments);
+      for (const RowLogits& row : rows) {
+        CHECK(std::fwrite(row.all.data(), sizeof(float), row.all.size(), stdout) == row.all.size());
+      }
       segments.clear();
     }
     CHECK(std::fflush(stdout) == 0);

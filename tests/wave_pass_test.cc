@@ -79,9 +79,11 @@ class WavePass : public testing::TestWithParam<uint32_t> {
   }
   std::vector<float> Forward(std::span<const BatchSegment> segments,
                              std::span<const EventRef> arrivals = {}) {
-    const auto logits = model_->Forward(segments, arrivals);
-    EXPECT_TRUE(logits.ok()) << logits.status().ToString();
-    return {logits->begin(), logits->end()};
+    const auto rows = model_->Forward(segments, arrivals);
+    EXPECT_TRUE(rows.ok()) << rows.status().ToString();
+    std::vector<float> logits;
+    for (const RowLogits& row : *rows) logits.insert(logits.end(), row.all.begin(), row.all.end());
+    return logits;
   }
 
   // By layer: when it is waited for, `on_wait` hears of it, and these blocks get their slices.

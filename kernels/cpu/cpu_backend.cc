@@ -16,6 +16,7 @@
 #include "kernels/cpu/host_memory.h"
 #include "kernels/cpu/packed_weight.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/top_logits.h"
 
 namespace cairn {
 namespace {
@@ -33,6 +34,9 @@ constexpr size_t CeilDivide(size_t value, size_t by) { return (value + by - 1) /
 const PackedWeight& AsPacked(const Weight* weight) {
   return static_cast<const PackedWeight&>(*weight);
 }
+
+// The compute stream works before its calls return, so an op may run here and now.
+void CheckComputeStream(const Stream& stream) { CHECK(typeid(stream) == typeid(CpuComputeStream)); }
 
 class CpuOps final : public Ops {
  public:
@@ -55,6 +59,12 @@ class CpuOps final : public Ops {
   void RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) override;
   void PagedAttention(const PagedAttentionArgs& args, Stream& stream) override;
   void SwiGlu(const SwiGluArgs& args, Stream& stream) override;
+  // A host that can read the rows has no use for it.
+  void TopLogits(const TopLogitsArgs& args, Stream& stream) override {
+    CheckComputeStream(stream);
+    CHECK(args.count > 0 && args.count <= std::min(kTopLogitsMax, args.width));
+    SelectTopLogits(args);
+  }
 
  private:
   // Activations in one form, made once for all the products of a MatMul; grows to the largest.
@@ -83,9 +93,6 @@ class CpuOps final : public Ops {
   std::array<FormBuffer, kActivationFormCount> form_buffers_;
   std::vector<size_t> share_ends_;  // of the panels of one MatMul
 };
-
-// The compute stream works before its calls return, so an op may run here and now.
-void CheckComputeStream(const Stream& stream) { CHECK(typeid(stream) == typeid(CpuComputeStream)); }
 
 void CpuOps::Embed(const EmbedArgs& args, Stream& stream) {
   CheckComputeStream(stream);

@@ -31,12 +31,13 @@ struct DeviceSegment {
 };
 
 inline constexpr uint32_t kTileQueries = 16;
+inline constexpr uint32_t kNoSegment = UINT32_MAX;
 // Segments with more queries for a KV head are attended in chunks.
 inline constexpr uint32_t kSpanQueriesMax = 64;
 
 // What one warp, or one block, has to do for every KV head.
 struct AttentionSpanItem {
-  uint32_t segment;
+  uint32_t segment;  // kNoSegment: nothing
   uint32_t first_query;
   uint32_t span;
   uint32_t first_partial;  // where its queries' partial results begin

@@ -46,6 +46,7 @@ __global__ void __launch_bounds__(kSpanThreads<kDim>, kDim > 128 ? 6 : 12)
     SpanKernel(AttentionParams params, const AttentionSpanItem* items) {
   GPU_DYNAMIC_SHARED(SpanShared<kDim>, shared);
   const AttentionSpanItem item = items[blockIdx.x / params.kv_head_count];
+  if (item.segment == kNoSegment) return;
   const QueryRange range = RangeOf(params, item.segment, blockIdx.x % params.kv_head_count,
                                    item.first_query, kTileQueries);
   const uint32_t begin = item.span * kAttentionSpan;

@@ -1,16 +1,25 @@
 #include "kernels/cuda/cuda_batch.h"
 
 #include <algorithm>
+#include <bit>
 #include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/cuda/block_copies.h"
 
 namespace cairn::cuda {
 namespace {
 
+// Of a repeated batch there is room for at least so many.
+constexpr size_t kRepeatedSpansMin = 16;
+
 uint32_t BlocksSeen(const AttentionSegment& segment, uint32_t block_tokens) {
   return (segment.first_position + segment.row_count - 1) / block_tokens + 1;
+}
+
+constexpr size_t RoundUp(size_t size_bytes) {
+  return (size_bytes + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
 }
 
 template <class Item>
@@ -30,13 +39,13 @@ uint32_t CountOf(const std::vector<Item>& items, uint32_t segment_count) {
 
 Status CudaBatch::Mirror::Reserve(Device& device, size_t size_bytes) {
   if (size_bytes <= this->size_bytes()) return Status();
-  ASSIGN_OR_RETURN(device_, device.Allocate(size_bytes));
-  ASSIGN_OR_RETURN(host_, device.AllocateHost(size_bytes));
+  ASSIGN_OR_RETURN(device_, device.Allocate(RoundUp(size_bytes)));
+  ASSIGN_OR_RETURN(host_, device.AllocateHost(RoundUp(size_bytes)));
   return Status();
 }
 
-void CudaBatch::Mirror::Send(size_t size_bytes, Stream& stream) {
-  if (size_bytes > 0) stream.Copy(device_->data(), host_->data(), size_bytes);
+CopyPart CudaBatch::Mirror::PartOf(size_t size_bytes) {
+  return {device_->data(), host_->data(), RoundUp(size_bytes)};
 }
 
 Result<std::unique_ptr<CudaBatch>> CudaBatch::Create(Device& device, const BatchLimits& limits) {
@@ -60,15 +69,21 @@ void CudaBatch::Send(Stream& stream) {
   plan_status_ = WaitForCopies();
   if (!plan_status_.ok()) return;
   std::copy(rows().begin(), rows().end(), rows_.host<BatchRow>());
-  rows_.Send(rows().size_bytes(), stream);
-  SendSegments(stream);
+  parts_ = {rows_.PartOf(rows().size_bytes())};
+  ArrangeSegments();
   is_planned_ = false;
-  if (shape_.has_value()) plan_status_ = SendPlan(stream);
+  if (shape_.has_value()) plan_status_ = ArrangePlan(stream);
+  SendParts(stream);
+}
+
+void CudaBatch::SendParts(Stream& stream) {
+  stream.CopyBatch(parts_);
+  parts_.clear();
   copied_ = stream.Record();
 }
 
 // Segments that share a table on the host share it on the device.
-void CudaBatch::SendSegments(Stream& stream) {
+void CudaBatch::ArrangeSegments() {
   std::unordered_map<const void*, uint32_t> blocks_seen;  // of a table
   for (const AttentionSegment& segment : segments()) {
     uint32_t& seen = blocks_seen[segment.blocks];
@@ -92,12 +107,16 @@ void CudaBatch::SendSegments(Stream& stream) {
                .first_position = segment.first_position,
                .blocks = tables_.device<const std::byte*>() + start->second};
   }
-  device_segments_.Send(segments().size() * sizeof(DeviceSegment), stream);
-  tables_.Send(used * sizeof(std::byte*), stream);
+  parts_.push_back(device_segments_.PartOf(segments().size() * sizeof(DeviceSegment)));
+  parts_.push_back(tables_.PartOf(used * sizeof(std::byte*)));
 }
 
-Status CudaBatch::SendPlan(Stream& stream) {
+Status CudaBatch::ArrangePlan(Stream& stream) {
   PlanAttention(segments(), shape_->group, shape_->chunk_queries, plan_);
+  if (HasOneRowEach() && !plan_.spans.empty()) {
+    plan_.spans.resize(std::bit_ceil(std::max(plan_.spans.size(), kRepeatedSpansMin)),
+                       {.segment = kNoSegment, .first_query = 0, .span = 0, .first_partial = 0});
+  }
   const size_t size_bytes = BytesOf(plan_.spans) + BytesOf(plan_.merges) + BytesOf(plan_.chunks);
   if (size_bytes > work_.size_bytes()) {
     RETURN_IF_ERROR(stream.Synchronize());  // what runs may still read the old list
@@ -108,10 +127,10 @@ Status CudaBatch::SendPlan(Stream& stream) {
     const auto append = [&next](const auto& items) {
       next = std::copy_n(reinterpret_cast<const std::byte*>(items.data()), BytesOf(items), next);
     };
-    append(plan_.spans);
     append(plan_.merges);
     append(plan_.chunks);
-    work_.Send(size_bytes, stream);
+    append(plan_.spans);
+    parts_.push_back(work_.PartOf(size_bytes));
   }
   is_planned_ = true;
   return Status();
@@ -125,20 +144,30 @@ Result<CudaBatch::Work> CudaBatch::WorkOf(uint32_t segment_count, uint32_t group
   if (!is_planned_ || shape_ != shape) {
     RETURN_IF_ERROR(WaitForCopies());
     shape_ = shape;
-    RETURN_IF_ERROR(SendPlan(stream));
-    copied_ = stream.Record();
+    RETURN_IF_ERROR(ArrangePlan(stream));
+    SendParts(stream);
   }
   if (work_.size_bytes() == 0) return Work{};
-  const std::byte* const spans = work_.device<std::byte>();
-  const std::byte* const merges = spans + BytesOf(plan_.spans);
+  const std::byte* const merges = work_.device<std::byte>();
   const std::byte* const chunks = merges + BytesOf(plan_.merges);
+  const std::byte* const spans = chunks + BytesOf(plan_.chunks);
+  const bool is_repeated = HasOneRowEach() && segment_count == segments().size();
+  const auto span_room = static_cast<uint32_t>(plan_.spans.size());
   return Work{.spans = reinterpret_cast<const AttentionSpanItem*>(spans),
               .merges = reinterpret_cast<const AttentionMergeItem*>(merges),
               .chunks = reinterpret_cast<const AttentionChunkItem*>(chunks),
-              .span_count = CountOf(plan_.spans, segment_count),
+              .span_count = is_repeated ? span_room : CountOf(plan_.spans, segment_count),
               .merge_count = CountOf(plan_.merges, segment_count),
               .chunk_count = CountOf(plan_.chunks, segment_count),
-              .partial_count = plan_.partial_count};
+              .partial_count =
+                  is_repeated ? span_room * std::min(group, kTileQueries) : plan_.partial_count};
+}
+
+std::optional<CudaBatch::RepeatedWork> CudaBatch::repeated_work() const {
+  const bool is_possible = is_planned_ && plan_status_.ok() && HasOneRowEach() &&
+                           !plan_.spans.empty() && plan_.chunks.empty();
+  if (!is_possible) return std::nullopt;
+  return RepeatedWork{static_cast<uint32_t>(plan_.spans.size()), work_.device<std::byte>()};
 }
 
 }  // namespace cairn::cuda

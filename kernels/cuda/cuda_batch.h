@@ -1,12 +1,17 @@
 // A batch in the device's memory: its rows, its segments with their tables of blocks, and the work
-// of attention that follows from them. It crosses by a few copies from page-locked memory, once a
-// pass; addresses stay the same from pass to pass, except that the list of attention's work moves
-// when it outgrows its memory.
+// of attention that follows from them. It crosses once a pass, from page-locked memory, by one
+// batch of copies; addresses stay the same from pass to pass, except that the list of attention's
+// work moves when it outgrows its memory.
+//
+// A batch whose segments have one row each has room for more spans of attention than there are: a
+// power of two of them, the rest of which are nothing. So it has few shapes, whatever the contexts
+// are, and its operations can be repeated (GraphCache).
 // Threads: those of its Ops.
 #pragma once
 
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/device.h"
@@ -36,6 +41,13 @@ class CudaBatch final : public Batch {
   Result<Work> WorkOf(uint32_t segment_count, uint32_t group, uint32_t chunk_queries,
                       Stream& stream);
 
+  // Of a batch that has been planned and whose operations can be repeated.
+  struct RepeatedWork {
+    uint32_t span_count;
+    const void* plan;
+  };
+  std::optional<RepeatedWork> repeated_work() const;
+
  private:
   // The same bytes on the host and on the device.
   class Mirror {
@@ -50,7 +62,8 @@ class CudaBatch final : public Batch {
       return reinterpret_cast<const T*>(device_->data());
     }
     size_t size_bytes() const { return host_ == nullptr ? 0 : host_->size_bytes(); }
-    void Send(size_t size_bytes, Stream& stream);
+    // So many bytes, rounded up to what a kernel copies.
+    CopyPart PartOf(size_t size_bytes);
 
    private:
     std::unique_ptr<Buffer> host_;
@@ -64,8 +77,10 @@ class CudaBatch final : public Batch {
 
   CudaBatch(Device& device, const BatchLimits& limits) : device_(device), limits_(limits) {}
   void Send(Stream& stream) override;
-  void SendSegments(Stream& stream);
-  Status SendPlan(Stream& stream);
+  void ArrangeSegments();
+  bool HasOneRowEach() const { return rows().size() == segments().size(); }
+  Status ArrangePlan(Stream& stream);
+  void SendParts(Stream& stream);
   Status WaitForCopies();
 
   Device& device_;
@@ -74,7 +89,8 @@ class CudaBatch final : public Batch {
   Mirror device_segments_;
   Mirror tables_;
   Mirror work_;
-  EventRef copied_;  // the staging memory may be written again
+  std::vector<CopyPart> parts_;  // arranged, and to be sent
+  EventRef copied_;              // the staging memory may be written again
   std::optional<Shape> shape_;
   bool is_planned_ = false;
   AttentionPlan plan_;

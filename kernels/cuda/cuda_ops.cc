@@ -1,6 +1,9 @@
 #include "kernels/cuda/cuda_ops.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -11,10 +14,12 @@
 #include "kernels/cuda/cuda_weight.h"
 #include "kernels/cuda/dense_products.h"
 #include "kernels/cuda/embed_kernel.h"
+#include "kernels/cuda/graph_cache.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/rope_kernel.h"
 #include "kernels/cuda/row_kernels.h"
 #include "kernels/cuda/scratch.h"
+#include "kernels/cuda/top_k.h"
 
 namespace cairn::cuda {
 namespace {
@@ -55,6 +60,9 @@ class CudaOps final : public Ops {
   void RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) override;
   void PagedAttention(const PagedAttentionArgs& args, Stream& stream) override;
   void SwiGlu(const SwiGluArgs& args, Stream& stream) override;
+  void TopLogits(const TopLogitsArgs& args, Stream& stream) override;
+  uint32_t RowsToRepeat(uint32_t row_count) const override;
+  void Repeat(const Batch& batch, const std::function<void()>& operations, Stream& stream) override;
 
  private:
   bool IsDense(const MatMulArgs& args, const MatMulOutput& output) const;
@@ -70,6 +78,8 @@ class CudaOps final : public Ops {
   const std::unique_ptr<DenseProducts> dense_;  // null in exact mode
   Scratch activations_{device_};
   Scratch partials_{device_};
+  Scratch ranked_{device_};
+  GraphCache graphs_;
 };
 
 void CudaOps::Embed(const EmbedArgs& args, Stream& stream) {
@@ -88,6 +98,37 @@ void CudaOps::SwiGlu(const SwiGluArgs& args, Stream& stream) {
   CHECK(args.width > 0);
   CudaStream& cuda = AsCuda(stream);
   cuda.Note(LaunchSwiGlu(args, cuda.handle()));
+}
+
+void CudaOps::TopLogits(const TopLogitsArgs& args, Stream& stream) {
+  CHECK(args.count > 0 && args.count <= std::min(kTopLogitsMax, args.width));
+  CudaStream& cuda = AsCuda(stream);
+  const Result<uint64_t*> scratch = ranked_.Reserve<uint64_t>(TopLogitsScratchCount(args), stream);
+  if (!scratch.ok()) return cuda.Fail(scratch.status());
+  cuda.Note(LaunchTopLogits(args, *scratch, cuda.handle()));
+}
+
+// Up to kPackedRowsMax rows a pass has the same kernels in both modes, and the bits of a row do not
+// depend on how many rows there are.
+uint32_t CudaOps::RowsToRepeat(uint32_t row_count) const {
+  constexpr uint32_t kStep = 8;
+  if (row_count == 0 || row_count > kPackedRowsMax) return row_count;
+  return row_count < kStep ? std::bit_ceil(row_count) : CeilDivide(row_count, kStep) * kStep;
+}
+
+void CudaOps::Repeat(const Batch& batch, const std::function<void()>& operations, Stream& stream) {
+  const auto work = AsCuda(&batch).repeated_work();
+  const uint32_t row_count = RowCount(&batch);
+  if (!work.has_value() || row_count > kPackedRowsMax) return operations();
+  const auto shape_now = [&] {
+    return GraphShape{.batch = &batch,
+                      .row_count = row_count,
+                      .span_count = work->span_count,
+                      .plan = work->plan,
+                      .activations = activations_.data(),
+                      .partials = partials_.data()};
+  };
+  graphs_.Run(shape_now, operations, AsCuda(stream));
 }
 
 // For all the products of a MatMul.

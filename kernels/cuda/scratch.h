@@ -13,6 +13,8 @@ class Scratch {
  public:
   explicit Scratch(Device& device) : device_(device) {}
 
+  const void* data() const { return buffer_ == nullptr ? nullptr : buffer_->data(); }
+
   // What runs on `stream` may still use the old memory, so growing waits for it. The address is the
   // same until it grows.
   template <class T>

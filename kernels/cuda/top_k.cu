@@ -1,5 +1,5 @@
-// Each block sorts a part of a row and keeps its k highest; what all parts kept is a shorter row,
-// and so on until one part is left.
+// Each block sorts a part of a row and keeps its k highest, or finds the highest one; what all
+// parts kept is a shorter row, and so on until one part is left.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/top_k.h"
 
@@ -25,6 +25,8 @@ __device__ RankedLogit LogitOf(uint64_t key) {
   const uint32_t bits = (ordered & 0x80000000u) != 0 ? ordered & 0x7fffffffu : ~ordered;
   return {__uint_as_float(bits), 0xffffffffu - static_cast<uint32_t>(key)};
 }
+
+__device__ uint64_t Higher(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 __device__ uint64_t LoadKey(const float* row, uint32_t i) { return KeyOf(row[i], i); }
 __device__ uint64_t LoadKey(const uint64_t* row, uint32_t i) { return row[i]; }
@@ -64,33 +66,64 @@ __global__ void __launch_bounds__(kThreads, 8)
   for (uint32_t i = threadIdx.x; i < k; i += kThreads) StoreKey(keys[i], to[i]);
 }
 
-template <class Source>
-cudaError_t Select(const Source* rows, uint32_t width, const TopKArgs& args, uint64_t* scratch,
-                   cudaStream_t stream) {
-  const uint32_t parts = PartsOf(width);
-  const dim3 grid(parts, args.row_count), block(kThreads);
-  if (parts == 1) {
-    return GPU_LAUNCH((&SelectKernel<Source, RankedLogit>), grid, block, 0, stream, rows, width,
-                      args.k, args.out);
+// The same for k = 1: nothing needs to be sorted.
+template <class Source, class Target>
+__global__ void __launch_bounds__(kThreads, 8)
+    HighestKernel(const Source* rows, uint32_t width, Target* out) {
+  GPU_SHARED(warp_keys, uint64_t[kThreads / gpu::kWarpSize]);
+  const Source* const row = rows + size_t{blockIdx.y} * width;
+  uint64_t key = 0;
+  for (uint32_t i = threadIdx.x; i < kPart; i += kThreads) {
+    const uint32_t at = blockIdx.x * kPart + i;
+    if (at < width) key = Higher(key, LoadKey(row, at));
   }
-  const cudaError_t error = GPU_LAUNCH((&SelectKernel<Source, uint64_t>), grid, block, 0, stream,
-                                       rows, width, args.k, scratch);
+#pragma unroll
+  for (uint32_t distance = gpu::kWarpSize / 2; distance > 0; distance /= 2) {
+    key = Higher(key, __shfl_xor_sync(gpu::kFullWarp, key, static_cast<int>(distance)));
+  }
+  if (threadIdx.x % gpu::kWarpSize == 0) warp_keys[threadIdx.x / gpu::kWarpSize] = key;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+#pragma unroll
+  for (const uint64_t other : warp_keys) key = Higher(key, other);
+  StoreKey(key, out[size_t{blockIdx.y} * gridDim.x + blockIdx.x]);
+}
+
+template <class Source, class Target>
+cudaError_t LaunchParts(const Source* rows, uint32_t width, const TopLogitsArgs& args, Target* out,
+                        cudaStream_t stream) {
+  const dim3 grid(PartsOf(width), args.row_count), block(kThreads);
+  if (args.count == 1) {
+    return GPU_LAUNCH((&HighestKernel<Source, Target>), grid, block, 0, stream, rows, width, out);
+  }
+  return GPU_LAUNCH((&SelectKernel<Source, Target>), grid, block, 0, stream, rows, width,
+                    args.count, out);
+}
+
+template <class Source>
+cudaError_t Select(const Source* rows, uint32_t width, const TopLogitsArgs& args, uint64_t* scratch,
+                   cudaStream_t stream) {
+  const uint32_t kept = PartsOf(width) * args.count;
+  if (PartsOf(width) == 1) return LaunchParts(rows, width, args, args.out, stream);
+  const cudaError_t error = LaunchParts(rows, width, args, scratch, stream);
   if (error != cudaSuccess) return error;
-  return Select(scratch, parts * args.k, args, scratch + size_t{args.row_count} * parts * args.k,
-                stream);
+  return Select(scratch, kept, args, scratch + size_t{args.row_count} * kept, stream);
 }
 
 }  // namespace
 
-size_t TopKScratchCount(uint32_t row_count, uint32_t width, uint32_t k) {
-  const uint32_t parts = PartsOf(width);
-  return parts == 1 ? 0 : size_t{row_count} * parts * k + TopKScratchCount(row_count, parts * k, k);
+size_t TopLogitsScratchCount(const TopLogitsArgs& args) {
+  size_t total = 0;
+  for (uint32_t width = args.width; PartsOf(width) > 1;) {
+    width = PartsOf(width) * args.count;
+    total += size_t{args.row_count} * width;
+  }
+  return total;
 }
 
-cudaError_t LaunchTopK(const TopKArgs& args, cudaStream_t stream) {
+cudaError_t LaunchTopLogits(const TopLogitsArgs& args, uint64_t* scratch, cudaStream_t stream) {
   if (args.row_count == 0) return cudaSuccess;
-  if (args.k == 0 || args.k > kTopKMax || args.k > args.width) return cudaErrorInvalidValue;
-  return Select(args.logits, args.width, args, args.scratch, stream);
+  return Select(args.logits, args.width, args, scratch, stream);
 }
 
 }  // namespace cairn::cuda

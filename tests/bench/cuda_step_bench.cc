@@ -72,7 +72,7 @@ class LonePass {
     auto& stream = static_cast<cuda::CudaStream&>(model_.compute_stream());
     RequireCuda(cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal),
                 "capturing");
-    ops_.Repeat(stream);
+    ops_.PlayBack(stream);
     cudaGraph_t graph = nullptr;
     RequireCuda(cudaStreamEndCapture(stream.handle(), &graph), "ending a capture");
     ops_.Record(false);

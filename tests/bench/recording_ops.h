@@ -22,7 +22,7 @@ class RecordingOps final : public Ops {
     is_recording_ = wanted;
   }
   // Everything recorded once more, with the batches as they are now.
-  void Repeat(Stream& stream) {
+  void PlayBack(Stream& stream) {
     for (const auto& call : calls_) call(*inner_, stream);
   }
 
@@ -54,6 +54,17 @@ class RecordingOps final : public Ops {
   }
   void SwiGlu(const SwiGluArgs& args, Stream& stream) override {
     Call([args](Ops& ops, Stream& on) { ops.SwiGlu(args, on); }, stream);
+  }
+  void TopLogits(const TopLogitsArgs& args, Stream& stream) override {
+    Call([args](Ops& ops, Stream& on) { ops.TopLogits(args, on); }, stream);
+  }
+  uint32_t RowsToRepeat(uint32_t row_count) const override {
+    return inner_->RowsToRepeat(row_count);
+  }
+  void Repeat(const Batch& batch, const std::function<void()>& operations,
+              Stream& stream) override {
+    if (is_recording_) return operations();
+    inner_->Repeat(batch, operations, stream);
   }
 
  private:

@@ -75,6 +75,14 @@ MUTANTS = [
     Mutant("high_and_low_halves_swapped", "product_tile.h",
            "fmaf(2048.0f, hi[i], lo[i])", "fmaf(2048.0f, lo[i], hi[i])", "*CudaMatMul*",
            ("product_few_rows.cu", "product_tiled.cu")),
+    # Ties that the host breaks otherwise.
+    Mutant("ties_go_to_the_higher_id", "top_k.cu",
+           "return uint64_t{ordered} << 32 | (0xffffffffu - id);", "return uint64_t{ordered} << 32 | id;", "*CudaRows*"),
+    # Recordings of what is not there any more, or more than there is.
+    Mutant("recordings_outlive_the_memory_they_use", "cuda_ops.cc",
+           ".activations = activations_.data(),", ".activations = nullptr,", "CudaGraphs.*", test="cuda_graphs_test"),
+    Mutant("spans_that_are_not_there_are_attended", "attention_spans.cu",
+           "  if (item.segment == kNoSegment) return;\n", "", "CudaGraphs.*", test="cuda_graphs_test"),
     # Streams that nothing orders.
     Mutant("copies_do_not_wait_for_what_is_computed", "copy_queue.cc",
            "    if (copy->after_ != waited) lane.stream->Wait(copy->after_);\n", "", "CudaBlockMoves.*",

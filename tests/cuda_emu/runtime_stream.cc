@@ -195,9 +195,9 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  CUEMU_ENTER(cudaStreamEndCapture);
   CUEMU_STREAM(stream);
-  std::unique_ptr<CUgraph_st> captured = stream->EndCapture();
+  std::unique_ptr<CUgraph_st> captured = stream->EndCapture();  // whatever comes of it
+  CUEMU_ENTER(cudaStreamEndCapture);
   if (captured == nullptr) return Answer(cudaErrorIllegalState);
   *graph = captured.release();
   return cudaSuccess;

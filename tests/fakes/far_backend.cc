@@ -192,6 +192,12 @@ class FarOps final : public Ops {
     near.out = NearOnly(args.out);
     inner_->SwiGlu(near, InnerOf(stream));
   }
+  void TopLogits(const TopLogitsArgs& args, Stream& stream) override {
+    TopLogitsArgs near = args;
+    near.logits = NearOnly(args.logits);
+    near.out = NearOnly(args.out);
+    inner_->TopLogits(near, InnerOf(stream));
+  }
 
  private:
   const std::unique_ptr<Ops> inner_;

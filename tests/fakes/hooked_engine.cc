@@ -7,45 +7,33 @@
 #include "engine/planned_restores.h"
 #include "engine/vocabulary.h"
 #include "kernels/backend.h"
+#include "tests/fakes/forwarding_ops.h"
 
 namespace cairn {
 namespace {
 
 // A forward pass begins with an embedding, and its logits are the one product that is as wide as
 // the vocabulary.
-class HookedOps final : public Ops {
+class HookedOps final : public ForwardingOps {
  public:
   HookedOps(std::unique_ptr<Ops> inner, uint32_t vocabulary_size, OpsHooks hooks)
-      : inner_(std::move(inner)), vocabulary_size_(vocabulary_size), hooks_(std::move(hooks)) {}
+      : ForwardingOps(std::move(inner)),
+        vocabulary_size_(vocabulary_size),
+        hooks_(std::move(hooks)) {}
 
-  Result<std::unique_ptr<Weight>> Pack(const MatrixView& view) override {
-    return inner_->Pack(view);
-  }
-  Result<std::unique_ptr<Batch>> NewBatch(const BatchLimits& limits) override {
-    return inner_->NewBatch(limits);
-  }
   void Embed(const EmbedArgs& args, Stream& stream) override {
     if (hooks_.on_pass) hooks_.on_pass(static_cast<uint32_t>(args.batch->rows().size()));
-    inner_->Embed(args, stream);
+    ForwardingOps::Embed(args, stream);
   }
-  void RmsNorm(const RmsNormArgs& args, Stream& stream) override { inner_->RmsNorm(args, stream); }
   void MatMul(const MatMulArgs& args, Stream& stream) override {
-    inner_->MatMul(args, stream);
+    ForwardingOps::MatMul(args, stream);
     const MatMulOutput& output = args.outputs[0];
     if (!hooks_.on_logits || output.weight->rows() != vocabulary_size_) return;
     CHECK(stream.Synchronize().ok());
     hooks_.on_logits({output.y, size_t{args.row_count} * vocabulary_size_}, args.row_count);
   }
-  void RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) override {
-    inner_->RopeWriteKv(args, stream);
-  }
-  void PagedAttention(const PagedAttentionArgs& args, Stream& stream) override {
-    inner_->PagedAttention(args, stream);
-  }
-  void SwiGlu(const SwiGluArgs& args, Stream& stream) override { inner_->SwiGlu(args, stream); }
 
  private:
-  const std::unique_ptr<Ops> inner_;
   const uint32_t vocabulary_size_;
   const OpsHooks hooks_;
 };

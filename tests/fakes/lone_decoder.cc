@@ -48,7 +48,7 @@ std::span<const float> LoneDecoder::Compute(std::span<const uint32_t> context, s
                                   .first_position = static_cast<uint32_t>(computed),
                                   .blocks = blocks_.data(),
                                   .want_logits = true};
-    logits = *model_->Forward({&segment, 1});
+    logits = model_->Forward({&segment, 1})->front().all;
     computed += count;
   }
   return logits;
