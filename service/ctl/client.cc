@@ -58,6 +58,12 @@ ErrorDetails DetailsOf(const grpc::Status& status) {
   return details;
 }
 
+// "--top-p (sampling.top_p)".
+std::string NameOf(const std::string& field, const FlagNamer& flag_of) {
+  const std::string flag = flag_of(field);
+  return flag.empty() ? field : flag + " (" + field + ")";
+}
+
 std::string ToJson(const google::protobuf::Message& message) {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;
@@ -153,8 +159,7 @@ std::string ErrorText(const grpc::Status& status, const std::string& address,
   std::string text = status.error_message();
   for (const auto& violation : details.bad_request.field_violations()) {
     const std::string& field = violation.field();
-    const std::string flag = flag_of(field);
-    const std::string name = flag.empty() ? field : flag + " (" + field + ")";
+    const std::string name = NameOf(field, flag_of);
     if (text.starts_with(field + ":")) {
       text.replace(0, field.size(), name);
     } else if (text.find(field) == std::string::npos) {
