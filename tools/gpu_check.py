@@ -28,6 +28,7 @@ from gpu_check_figures import Figures
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SECONDS_MAX = 480
 SKIPPED = 77  # of a test that found no GPU
+MEMORY_MIN = 20e9  # bytes that are free
 TAIL_LINES = 12
 
 REAL_MODEL = ROOT / ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -74,7 +75,7 @@ class Programs:
 
 def write_model(programs, name, to):
     values = [f"{key}={value}" for key, value in MODELS[name].items()]
-    return Step(f"model {name}", [programs.model_tool(), to, "random_codes=1", *values], 60)
+    return Step(f"model {name}", [programs.model_tool(), to, "random_codes=1", *values], 90)
 
 
 def engine_steps(programs, model, title, chunk, cases, seconds_max):
@@ -83,7 +84,13 @@ def engine_steps(programs, model, title, chunk, cases, seconds_max):
                                               "--chunk", chunk, *cases], seconds_max)
 
 
-def device_steps(programs, models):
+def model_folder(out):
+    """Memory, where there is plenty of it: 5 GB take a disk long."""
+    memory = pathlib.Path("/dev/shm")
+    return memory if memory.is_dir() and shutil.disk_usage(memory).free > MEMORY_MIN else out
+
+
+def device_steps(programs, models, blocks):
     """The steps of a check on a GPU, in the order of their worth."""
     conformance = programs.test("cuda_conformance")
     yield Step("device", ["nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.mem",
@@ -106,10 +113,10 @@ def device_steps(programs, models):
     yield from engine_steps(programs, large, "8B", 2048,
                             ["prefill:512", "prefill:8192", "decode:128:1", "decode:8192:1", "decode:1024:16"], 75)
     yield Step("step 8B", [programs.bench("cuda_step_bench"), large], 45)
-    yield Step("restores 8B", [programs.bench("cuda_restore_bench"), large, models / "blocks"], 90)
+    yield Step("restores 8B", [programs.bench("cuda_restore_bench"), large, blocks], 90)
 
 
-def emulated_steps(programs, models):
+def emulated_steps(programs, models, blocks):
     """The same kinds of steps, each as short as can be; the emulator's own checks are always on."""
     conformance = programs.test("cuda_conformance")
     yield Step("conformance", [conformance, "--gtest_filter=*CudaFragments*/forward_late"], 300)
@@ -119,7 +126,7 @@ def emulated_steps(programs, models):
     yield write_model(programs, "tiny", model)
     yield from engine_steps(programs, model, "tiny", 32, ["prefill:40", "decode:20:2:2"], 300)
     yield Step("step tiny", [programs.bench("cuda_step_bench"), model, "--context", 20, "--steps", 2], 300)
-    yield Step("restores tiny", [programs.bench("cuda_restore_bench"), model, models / "blocks", "--context", 128,
+    yield Step("restores tiny", [programs.bench("cuda_restore_bench"), model, blocks, "--context", 128,
                                  "--turns", 1], 300)
 
 
@@ -187,7 +194,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=SECONDS_MAX, help="for everything (default %(default)s)")
     parser.add_argument("--out", type=pathlib.Path, help="folder of the report and the logs (default BUILD/gpu_check)")
     parser.add_argument("--models", type=pathlib.Path, help="folder for models of 5 GB in all, which are deleted "
-                        "(default: a temporary one in --out)")
+                        "(default: /dev/shm where it has room, else --out)")
     parser.add_argument("--pack", type=pathlib.Path, metavar="FOLDER",
                         help="instead of checking, gather the programs and the libraries they need, for another machine")
     options = parser.parse_args()
@@ -197,9 +204,10 @@ def main():
         return gpu_check_libraries.pack(build, options.pack.resolve())
     out = (options.out or build / "gpu_check").resolve()
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=options.models or out) as models:
+    with tempfile.TemporaryDirectory(dir=options.models or model_folder(out)) as models, \
+            tempfile.TemporaryDirectory(dir=out) as blocks:
         make = emulated_steps if options.emulated else device_steps
-        steps = list(make(programs, pathlib.Path(models)))
+        steps = list(make(programs, pathlib.Path(models), pathlib.Path(blocks) / "blocks"))
         if options.only:
             steps = [step for step in steps if step.name.startswith(tuple(options.only.split(",")))]
         if not steps:
