@@ -4,6 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "kernels/device.h"
@@ -11,7 +13,7 @@
 namespace cairn::cuda {
 
 inline constexpr size_t kCopyAlignment = 16;  // of the addresses and sizes
-constexpr bool IsAligned(const CopyPart& part) {
+inline bool IsAligned(const CopyPart& part) {
   const auto bits = reinterpret_cast<uintptr_t>(part.to) | reinterpret_cast<uintptr_t>(part.from);
   return (bits | part.size_bytes) % kCopyAlignment == 0;
 }
