@@ -84,12 +84,22 @@ void Engine::Ask(std::string subject, Reply<T> reply, F command) {
   if (!taken) (*shared_reply)(Refusal());
 }
 
+// The same, for a command that changes sessions.
+template <class T, class F>
+void Engine::Change(std::string subject, Reply<T> reply, F command) {
+  Ask<T>(std::move(subject), std::move(reply),
+         [command = std::move(command)](EngineCore& core) mutable -> Result<T> {
+           RETURN_IF_ERROR(core.CanChangeSessions());
+           return command(core);
+         });
+}
+
 void Engine::CreateSession(CreateSessionRequest request, Reply<SessionInfo> reply) {
   Result<EncodedContent> content = core_->encoder().Encode(request.content);
   if (!content.ok()) return reply(content.status());
   request.content = std::monostate();  // it lives on as ids
   // An id that is to be minted is not known yet.
-  Ask<SessionInfo>(
+  Change<SessionInfo>(
       SessionJournal::kAnySession, std::move(reply),
       [request = std::move(request), content = *std::move(content)](EngineCore& core) mutable {
         return core.CreateSession(request, std::move(content));
@@ -111,30 +121,30 @@ void Engine::ListSessions(ListSessionsRequest request, Reply<SessionPage> reply)
 
 void Engine::UpdateSession(UpdateSessionRequest request, Reply<SessionInfo> reply) {
   std::string subject = request.id;
-  Ask<SessionInfo>(
+  Change<SessionInfo>(
       std::move(subject), std::move(reply),
       [request = std::move(request)](EngineCore& core) { return core.UpdateSession(request); });
 }
 
 void Engine::DeleteSession(SessionRef session, Reply<Done> reply) {
   std::string subject = session.id;
-  Ask<Done>(std::move(subject), std::move(reply), [session = std::move(session)](EngineCore& core) {
-    return core.DeleteSession(session.id);
-  });
+  Change<Done>(
+      std::move(subject), std::move(reply),
+      [session = std::move(session)](EngineCore& core) { return core.DeleteSession(session.id); });
 }
 
 void Engine::ForkSession(ForkSessionRequest request, Reply<SessionInfo> reply) {
-  Ask<SessionInfo>(
+  Change<SessionInfo>(
       SessionJournal::kAnySession, std::move(reply),
       [request = std::move(request)](EngineCore& core) { return core.ForkSession(request); });
 }
 
 void Engine::TruncateSession(TruncateRequest request, Reply<SessionInfo> reply) {
   std::string subject = request.id;
-  Ask<SessionInfo>(std::move(subject), std::move(reply),
-                   [request = std::move(request)](EngineCore& core) {
-                     return core.TruncateSession(request.id, request.token_count);
-                   });
+  Change<SessionInfo>(std::move(subject), std::move(reply),
+                      [request = std::move(request)](EngineCore& core) {
+                        return core.TruncateSession(request.id, request.token_count);
+                      });
 }
 
 void Engine::AppendContent(AppendRequest request, Reply<AppendResult> reply) {
@@ -142,7 +152,7 @@ void Engine::AppendContent(AppendRequest request, Reply<AppendResult> reply) {
   if (!content.ok()) return reply(content.status());
   request.content = std::monostate();
   std::string subject = request.id;
-  Ask<AppendResult>(
+  Change<AppendResult>(
       std::move(subject), std::move(reply),
       [request = std::move(request), content = *std::move(content)](EngineCore& core) mutable {
         return core.AppendContent(request, std::move(content));
@@ -329,6 +339,11 @@ void Engine::LogStall(std::chrono::nanoseconds stalled) const {
   LogError("watchdog: work is waiting and no step has ended for " +
            std::to_string(std::chrono::duration_cast<std::chrono::seconds>(stalled).count()) +
            " s");
+  if (const auto silence = std::chrono::duration_cast<std::chrono::seconds>(core_->DiskSilence());
+      silence.count() > 0) {
+    LogError("watchdog: the disk has not taken what sessions wait for, for " +
+             std::to_string(silence.count()) + " s");
+  }
   const std::vector<SequenceState> states = core_->StatesAtStep();
   for (size_t i = 0; i < std::min(states.size(), kLoggedStatesMax); ++i) {
     LogError("watchdog: " + Describe(states[i]));

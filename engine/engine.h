@@ -92,6 +92,8 @@ class Engine {
   Status Refusal() const;
   template <class T, class F>
   void Ask(std::string subject, Reply<T> reply, F command);
+  template <class T, class F>
+  void Change(std::string subject, Reply<T> reply, F command);
   template <class Request, class F>
   StreamId StartStream(Request request, std::shared_ptr<TokenSink> sink, F start);
   void Run();

@@ -390,6 +390,7 @@ void EngineCore::Decode(const StreamStart& start, const DecodeRequest& request,
 
 Status EngineCore::StartDecode(const StreamStart& start, const DecodeRequest& request,
                                EncodedContent content) {
+  RETURN_IF_ERROR(CanChangeSessions());
   ASSIGN_OR_RETURN(const Session* session, sessions_.Find(request.id));
   RETURN_IF_ERROR(CheckStream(request.max_tokens, request.sampling));
   RETURN_IF_ERROR(ClaimSession(request.id));

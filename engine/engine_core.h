@@ -1,6 +1,6 @@
 // What the engine thread owns: sessions, sequences, blocks, and the rules between them. It has no
 // thread and no lock of its own, so a test can drive it step by step.
-// Threads: one at a time, except for encoder(), tokenizer() and StatesAtStep(), which are for any.
+// Threads: one at a time, except for what says otherwise.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,7 @@ class EngineCore {
   // `seed`: of minted ids and of seeds that nobody named. `config` and `clock` outlive this.
   EngineCore(EngineParts parts, const EngineConfig& config, const Clock& clock, uint64_t seed);
 
+  // Any thread.
   const ContentEncoder& encoder() const { return encoder_; }
   const Tokenizer& tokenizer() const { return *parts_.tokenizer; }
   const ModelInfo& model_info() const { return parts_.model_info; }
@@ -70,10 +71,25 @@ class EngineCore {
   // about, or one of SessionJournal's names for none and any.
   template <class T>
   void Answer(const std::string& subject, const Reply<T>& reply, Result<T> result) {
-    if (parts_.journal == nullptr) return reply(std::move(result));
+    if (parts_.journal == nullptr || !parts_.journal->Concerns(subject)) {
+      return reply(std::move(result));
+    }
+    if (const Status keeps_up = CanChangeSessions(); !keeps_up.ok()) {
+      // It has changed nothing. A list is of use even if it shows what is not durable yet.
+      return reply(subject == SessionJournal::kAnySession ? std::move(result) : keeps_up);
+    }
     parts_.journal->Hold(subject, [reply, result = std::move(result)](const Status& made) mutable {
       reply(made.ok() ? std::move(result) : made);
     });
+  }
+  // kUnavailable while the disk does not answer: a change would wait for it, for nobody knows how
+  // long.
+  Status CanChangeSessions() const {
+    return parts_.journal == nullptr ? Status() : parts_.journal->KeepsUp();
+  }
+  // For how long the disk has not answered the journal. Any thread.
+  std::chrono::nanoseconds DiskSilence() const {
+    return parts_.journal == nullptr ? std::chrono::nanoseconds(0) : parts_.journal->WritingFor();
   }
   // Calls `then` once everything before it has been said.
   void WhenAllIsSaid(const std::function<void()>& then);

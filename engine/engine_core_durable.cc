@@ -47,7 +47,7 @@ void EngineCore::ResumeStream(SequenceId id) {
 // Streams of the sessions concerned end, and the sessions become what the disk has.
 void EngineCore::TakeBackFailures() {
   if (parts_.journal->failed()) {
-    const auto failure = parts_.journal->TakeFailure();
+    const auto failure = parts_.journal->TakeFailure(sessions_);
     for (const std::string& id : failure->sessions) {
       if (const Sequence* sequence = runner_.FindBySession(id)) {
         runner_.Cancel(sequence->id, failure->why);
@@ -99,7 +99,9 @@ void EngineCore::WriteAgain() {
 void EngineCore::Refuse(const StreamStart& start, const std::string& session_id,
                         const Status& why) {
   StreamEnd end{.status = why};
-  if (parts_.journal == nullptr) return start.sink->OnEnd(std::move(end));
+  if (parts_.journal == nullptr || session_id.empty() || !CanChangeSessions().ok()) {
+    return start.sink->OnEnd(std::move(end));
+  }
   parts_.journal->Deliver({.id = start.id,
                            .session_id = session_id,
                            .sink = start.sink,

@@ -83,6 +83,14 @@ void Runner::Pause(SequenceId id) {
   }
 }
 
+// When it takes part in nothing: because its sink is full, or because its tokens could not be made
+// durable.
+std::optional<Clock::Monotonic> Runner::RestsSince(const Sequence& sequence) const {
+  if (sequence.paused) return sequence.paused_since;
+  if (journal_ == nullptr || sequence.session_id.empty() || sequence.sink == nullptr) return {};
+  return journal_->behind_since();
+}
+
 void Runner::Resume(SequenceId id) {
   if (Sequence* sequence = Find(id)) sequence->paused = false;
 }
@@ -111,7 +119,7 @@ std::vector<SequenceState> Runner::StatesAtStep() const {
 bool Runner::ReplaySome() {
   std::vector<Sequence*> replaying;
   for (const auto& [id, sequence] : sequences_) {
-    if (sequence->phase == Phase::kReplaying && !sequence->paused) {
+    if (sequence->phase == Phase::kReplaying && !RestsSince(*sequence)) {
       replaying.push_back(sequence.get());
     }
   }
@@ -144,8 +152,8 @@ void Runner::Replay(Sequence& sequence) {
 
 void Runner::ReleaseLongPaused() {
   for (const auto& [id, sequence] : sequences_) {
-    if (sequence->is_admitted() && sequence->paused &&
-        clock_.Now() - sequence->paused_since > config_.paused_max) {
+    const auto since = RestsSince(*sequence);
+    if (since && sequence->is_admitted() && clock_.Now() - *since > config_.paused_max) {
       Preempt(*sequence);
     }
   }
@@ -154,7 +162,9 @@ void Runner::ReleaseLongPaused() {
 std::vector<Sequence*> Runner::WaitingInOrder() {
   std::vector<Sequence*> waiting;
   for (const auto& [id, sequence] : sequences_) {
-    if (sequence->phase == Phase::kWaiting && !sequence->paused) waiting.push_back(sequence.get());
+    if (sequence->phase == Phase::kWaiting && !RestsSince(*sequence)) {
+      waiting.push_back(sequence.get());
+    }
   }
   std::stable_sort(waiting.begin(), waiting.end(),
                    [](const Sequence* a, const Sequence* b) { return a->priority > b->priority; });
@@ -304,7 +314,7 @@ void Runner::Deliver() {
   std::vector<Delivery> deliveries = std::exchange(deliveries_, {});
   for (Delivery& delivery : deliveries) {
     if (delivery.sink == nullptr) continue;  // a prefetch
-    if (journal_ != nullptr) {
+    if (journal_ != nullptr && !delivery.session_id.empty()) {
       journal_->Deliver(std::move(delivery));
       continue;
     }

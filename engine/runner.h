@@ -101,6 +101,7 @@ class Runner {
     bool samples = false;
   };
 
+  std::optional<Clock::Monotonic> RestsSince(const Sequence& sequence) const;
   void NoteStates();
   bool ReplaySome();
   void Replay(Sequence& sequence);

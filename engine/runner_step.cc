@@ -51,7 +51,7 @@ std::vector<Runner::Work> Runner::PlanWork() {
   std::vector<SequenceView> runnable;
   std::vector<Sequence*> restored;  // prefetches that have nothing left to do
   for (const auto& [id, sequence] : sequences_) {
-    if (!sequence->is_admitted() || sequence->paused) continue;
+    if (!sequence->is_admitted() || RestsSince(*sequence)) continue;
     const uint32_t rows_left = sequence->rows_left();
     if (rows_left == 0) {
       if (sequence->phase == Phase::kRunning) restored.push_back(sequence.get());

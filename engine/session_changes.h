@@ -50,6 +50,9 @@ class SessionChanges {
   }
 
   bool empty() const { return changes_.empty(); }
+  bool Has(const std::string& id) const {
+    return std::ranges::any_of(changes_, [&](const auto& entry) { return entry.second.id == id; });
+  }
   Map Take() { return std::exchange(changes_, {}); }
 
  private:

@@ -11,8 +11,13 @@
 namespace cairn {
 
 SessionJournal::SessionJournal(std::unique_ptr<DurableStore> store, CommitSync sync,
-                               StoredSessions loaded, const Clock& clock)
-    : store_(std::move(store)), sync_(sync), clock_(clock), loaded_(std::move(loaded)) {
+                               StoredSessions loaded, const Clock& clock,
+                               std::chrono::milliseconds patience)
+    : store_(std::move(store)),
+      sync_(sync),
+      clock_(clock),
+      patience_(patience),
+      loaded_(std::move(loaded)) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -34,6 +39,12 @@ void SessionJournal::Deliver(Delivery delivery) {
 }
 
 void SessionJournal::Submit(const SessionTable& sessions) {
+  const bool is_empty = IsEmpty();
+  if (is_empty && !behind_since_) return;
+  if (WaitForRoom() && !is_empty) Queue(Collect(sessions));
+}
+
+SessionJournal::Round SessionJournal::Collect(const SessionTable& sessions) {
   Round round;
   if (!changes_.empty()) {
     for (const auto& [serial, change] : changes_.Take()) {
@@ -49,13 +60,52 @@ void SessionJournal::Submit(const SessionTable& sessions) {
     AddLedger({sessions.next_serial(), sessions.lived()}, round.batch);
   }
   round.held = std::exchange(held_, {});
-  if (!round.empty()) Queue(std::move(round));
+  return round;
+}
+
+// False: the journal is behind.
+bool SessionJournal::WaitForRoom() {
+  std::unique_lock lock(mutex_);
+  const bool has_room =
+      behind_since_ ? HasRoom() : changed_.wait_for(lock, patience_, [this] { return HasRoom(); });
+  lock.unlock();
+  if (has_room && behind_since_) {
+    LogWarning("sessions: the disk answers again; " + KeepsUp().message() + " before");
+    behind_since_.reset();
+  } else if (!has_room && !behind_since_) {
+    behind_since_ = clock_.Now();
+    LogError("sessions: the disk does not answer; whatever changes sessions waits or is refused");
+  }
+  return has_room;
+}
+
+Status SessionJournal::KeepsUp() const {
+  if (!behind_since_) return Status();
+  const auto since =
+      std::chrono::duration_cast<std::chrono::seconds>(clock_.Now() - *behind_since_);
+  return Unavailable("the disk of the sessions has not answered for " +
+                     std::to_string(since.count()) + " s")
+      .WithRetryAfter(std::chrono::seconds(1));
+}
+
+bool SessionJournal::Concerns(const std::string& subject) const {
+  if (subject == kNoSession) return false;
+  const std::lock_guard lock(mutex_);
+  if (subject == kAnySession) {
+    return !changes_.empty() || !pending_.changed.empty() || !busy_with_.empty() || failure_;
+  }
+  return changes_.Has(subject) || pending_.changed.contains(subject) ||
+         busy_with_.contains(subject) || (failure_ && failure_->sessions.contains(subject));
+}
+
+std::chrono::nanoseconds SessionJournal::WritingFor() const {
+  const std::lock_guard lock(mutex_);
+  return writing_since_ ? clock_.Now() - *writing_since_ : std::chrono::nanoseconds(0);
 }
 
 void SessionJournal::Queue(Round round) {
   std::unique_lock lock(mutex_);
-  changed_.wait(
-      lock, [this] { return pending_rounds_ < kRoundsMax && pending_.batch.bytes() < kBytesMax; });
+  changed_.wait(lock, [this] { return HasRoom(); });
   pending_.batch.Add(std::move(round.batch));
   pending_.changed.merge(round.changed);
   std::ranges::move(round.held, std::back_inserter(pending_.held));
@@ -71,6 +121,8 @@ void SessionJournal::Run() {
     Round round = std::exchange(pending_, {});
     pending_rounds_ = 0;
     busy_ = true;
+    busy_with_ = round.changed;
+    writing_since_ = clock_.Now();
     std::optional<Failure> failure = failure_;
     changed_.notify_all();
     lock.unlock();
@@ -81,10 +133,12 @@ void SessionJournal::Run() {
     }
     lock.lock();
     failure_ = failure;
+    writing_since_.reset();
     lock.unlock();
     Say(round, failure);
     lock.lock();
     busy_ = false;
+    busy_with_.clear();
     changed_.notify_all();
   }
 }
@@ -151,14 +205,15 @@ bool SessionJournal::failed() const {
   return failure_.has_value();
 }
 
-std::optional<SessionJournal::Failure> SessionJournal::TakeFailure() {
+std::optional<SessionJournal::Failure> SessionJournal::TakeFailure(const SessionTable& sessions) {
+  if (!IsEmpty()) Queue(Collect(sessions));
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return pending_rounds_ == 0 && !busy_; });
   return std::exchange(failure_, std::nullopt);
 }
 
 void SessionJournal::Close(const SessionTable& sessions) {
-  Submit(sessions);
+  if (!IsEmpty()) Queue(Collect(sessions));
   Round last;
   AddLedger({sessions.next_serial(), sessions.lived()}, last.batch);
   Queue(std::move(last));

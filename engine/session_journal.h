@@ -4,9 +4,9 @@
 // and what it has to say (Hold, Deliver) goes to the journal's thread with Submit, which writes the
 // changes of one round or of several in one batch, syncs it, and then says what was held, in order.
 // Meanwhile the engine computes the next step: one sync serves every stream of a step, and its time
-// hides behind computing. Everything that is said goes this way, answers that changed nothing
-// included, so that nobody sees what a crash could take back. Rounds that changed nothing are not
-// synced.
+// hides behind computing. Everything that is said of a session with changes that are not durable
+// yet goes this way, answers that changed nothing included, so that nobody sees what a crash could
+// take back. Rounds that changed nothing are not synced.
 //
 //   engine thread     collect --Submit--> [at most kRoundsMax rounds] --> write, sync --> say
 //                                              journal's thread
@@ -16,6 +16,10 @@
 // failure. Nothing is written any more until the engine has seen it (TakeFailure), by when it has
 // read those sessions again from the store. Answers about other sessions are said as they are.
 //
+// A disk that does not answer must not hold up the engine: when there has been no room for a round
+// for a while, the journal is behind. Submit waits no longer then, and what is collected goes with
+// a later round; whoever could make more of it rests or is refused until the disk answers.
+//
 // (1) What is said of a session was durable before it was said, or tells of a failure.
 // (2) What is said comes in the order in which it was held.
 // (3) Between a failure and TakeFailure the store does not change.
@@ -23,6 +27,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -53,6 +58,7 @@ class SessionJournal {
  public:
   static constexpr size_t kRoundsMax = 8;  // that wait to be written; then Submit waits
   static constexpr size_t kBytesMax = 16u << 20;
+  static constexpr std::chrono::milliseconds kPatience{500};  // then Submit waits no longer
 
   // An answer is about a session's id, about no session, or about any of them.
   static constexpr const char* kNoSession = "";
@@ -60,7 +66,7 @@ class SessionJournal {
 
   // `loaded`: what the store has, of which there is no change yet. `clock` outlives the journal.
   SessionJournal(std::unique_ptr<DurableStore> store, CommitSync sync, StoredSessions loaded,
-                 const Clock& clock);
+                 const Clock& clock, std::chrono::milliseconds patience = kPatience);
   ~SessionJournal();
 
   const DurableStore& store() const { return *store_; }
@@ -72,6 +78,14 @@ class SessionJournal {
   void Deliver(Delivery delivery);
   // Ends the round; `sessions` is the table that `changes` are of.
   void Submit(const SessionTable& sessions);
+  // Whether something about `subject` may not be durable yet, so that an answer has to be held.
+  bool Concerns(const std::string& subject) const;
+  // Ok, or the journal is behind, and for how long: kUnavailable.
+  Status KeepsUp() const;
+  // Since when it is behind.
+  std::optional<Clock::Monotonic> behind_since() const { return behind_since_; }
+  // For how long the batch has been written that is being written. Any thread.
+  std::chrono::nanoseconds WritingFor() const;
   // Streams whose sinks were full; each at least once after the last time that it was.
   std::vector<SequenceId> TakeFull();
 
@@ -83,8 +97,9 @@ class SessionJournal {
   bool TakeLost() { return lost_.exchange(false); }
   // Whether a commit has failed that TakeFailure has not told of. Cheap.
   bool failed() const;
-  // Waits until all that was submitted is over. From now on batches are written again.
-  std::optional<Failure> TakeFailure();
+  // Ends the round, and waits until all that was submitted is over, which takes no disk any more.
+  // From now on batches are written again.
+  std::optional<Failure> TakeFailure(const SessionTable& sessions);
 
   // Ends the last round, writes and says everything, and stops the thread.
   void Close(const SessionTable& sessions);
@@ -102,6 +117,12 @@ class SessionJournal {
     bool empty() const { return batch.empty() && held.empty(); }
   };
 
+  bool IsEmpty() const { return changes_.empty() && held_.empty(); }
+  Round Collect(const SessionTable& sessions);
+  bool HasRoom() const {
+    return pending_rounds_ < kRoundsMax && pending_.batch.bytes() < kBytesMax;
+  }
+  bool WaitForRoom();
   void Queue(Round round);
   void Run();
   Status Write(const DurableBatch& batch, const std::optional<Failure>& failure);
@@ -113,16 +134,20 @@ class SessionJournal {
   const std::unique_ptr<DurableStore> store_;
   const CommitSync sync_;
   const Clock& clock_;
+  const std::chrono::milliseconds patience_;
   StoredSessions loaded_;
 
   SessionChanges changes_;  // of the round that is collected, as is `held_`
   std::vector<Held> held_;
+  std::optional<Clock::Monotonic> behind_since_;
 
   mutable std::mutex mutex_;  // of all below
   std::condition_variable changed_;
   Round pending_;
   size_t pending_rounds_ = 0;
-  bool busy_ = false;  // the thread writes or says
+  bool busy_ = false;                // the thread writes or says
+  std::set<std::string> busy_with_;  // ids that its round has changed
+  std::optional<Clock::Monotonic> writing_since_;
   bool closing_ = false;
   std::optional<Failure> failure_;
   JournalCounts counts_;

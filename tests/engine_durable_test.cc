@@ -6,6 +6,7 @@
 #include <future>
 #include <mutex>
 #include <semaphore>
+#include <thread>
 
 #include "engine/engine.h"
 #include "tests/engine_harness.h"
@@ -62,15 +63,15 @@ class EngineDurableTest : public testing::Test {
     store_ = store.get();
     HookedEngineOptions options{.model_path = path_};
     options.config.context_length = 256;
-    options.config.paused_max = seconds(100);
-    options.config.watchdog_max = seconds(200);
+    options.config.paused_max = watchdog_max_ / 2;
+    options.config.watchdog_max = watchdog_max_;
     options.hooks.on_pass = [this](uint32_t) {
       if (on_pass_) on_pass_();
     };
     EngineParts parts = MakeHookedEngine(options, clock_);
     StoredSessions loaded = *LoadSessions(*store, VocabularyDigest(*parts.tokenizer), "tiny");
     parts.journal = std::make_unique<SessionJournal>(std::move(store), CommitSync::kDevice,
-                                                     std::move(loaded), clock_);
+                                                     std::move(loaded), clock_, patience_);
     engine_ = std::make_unique<Engine>(std::move(parts), options.config, clock_);
   }
 
@@ -122,6 +123,8 @@ class EngineDurableTest : public testing::Test {
   ScratchFolder scratch_;
   const std::string path_ = scratch_.File("tiny.gguf");
   FakeClock clock_;
+  milliseconds patience_ = std::chrono::hours(1);  // with a disk that does not answer
+  milliseconds watchdog_max_ = seconds(200);
   std::function<void()> on_pass_;  // set it while nothing runs
   std::atomic<int> passes_{0};
   std::counting_semaphore<> commit_began_{0};
@@ -280,6 +283,92 @@ TEST_F(EngineDurableTest, AFullSinkPausesItsStream) {
   EXPECT_GT(passes_, before);
   engine_->CancelStream(last_stream_, Status(Code::kCancelled, "enough"));
   EXPECT_EQ(sink->Wait().status.code(), Code::kCancelled);
+}
+
+// What would have to be durable waits or is refused, and everything else goes on.
+TEST_F(EngineDurableTest, ADiskThatDoesNotAnswerHoldsUpNobodyElse) {
+  patience_ = milliseconds(0);
+  watchdog_max_ = milliseconds(40);
+  Start();
+  ASSERT_TRUE(Create("a", RandomTokens(1, 20)).ok());
+  ASSERT_TRUE(Create("b", {7, 8}).ok());
+  store_->on_commit = [this](const DurableBatch&) {
+    commit_began_.release();
+    commit_may_end_.acquire();
+    return Status();
+  };
+  testing::internal::CaptureStderr();
+  const auto stream = Decode("a", 100);
+  const StreamId stream_id = last_stream_;
+  commit_began_.acquire();
+  const auto generate = [&](uint32_t count) {
+    auto sink = std::make_shared<WaitingSink>();
+    SamplingParams sampling;
+    sampling.ignore_eos = true;
+    engine_->Generate({.content = Ids{5}, .max_tokens = count, .sampling = sampling}, sink);
+    return sink;
+  };
+  // So many steps make more rounds than may wait.
+  EXPECT_TRUE(generate(100)->Wait().status.ok());
+  EXPECT_EQ(stream->tokens(), Ids());
+  EXPECT_TRUE(Ask<EngineStats>([&](Reply<EngineStats> reply) {
+                engine_->GetStats(std::move(reply));
+              }).ok());
+  EXPECT_EQ(Tokens("b"), (Ids{7, 8})) << "nothing of it waits for the disk";
+  EXPECT_EQ(Get("a").status().code(), Code::kUnavailable);
+  EXPECT_EQ(Ask<SessionPage>([&](Reply<SessionPage> reply) {
+              engine_->ListSessions({.page_size = 10}, std::move(reply));
+            })->sessions.size(),
+            2u);
+  const Status refused = Append("b", {9}).status();
+  EXPECT_EQ(refused.code(), Code::kUnavailable);
+  EXPECT_THAT(refused.message(), HasSubstr("the disk of the sessions has not answered for 0 s"));
+  EXPECT_TRUE(refused.retry_after().has_value());
+  EXPECT_EQ(Create("c", {9}).status().code(), Code::kUnavailable);
+  EXPECT_EQ(Decode("b", 5)->Wait().status.code(), Code::kUnavailable);
+  engine_->CancelStream(stream_id, Status(Code::kCancelled, "enough"));
+  EXPECT_TRUE(generate(3)->Wait().status.ok());
+
+  commit_may_end_.release(1000);
+  EXPECT_EQ(stream->Wait().status.code(), Code::kCancelled);
+  Ids tokens = stream->tokens();
+  EXPECT_GT(tokens.size(), 0u) << "those that had been computed are durable, and told";
+  while (Append("b", {9}).status().code() == Code::kUnavailable) {
+  }
+  EXPECT_EQ(Tokens("b"), (Ids{7, 8, 9}));
+  EXPECT_EQ(Stored("b"), (Ids{7, 8, 9}));
+  Ids stored = Stored("a");
+  stored.erase(stored.begin(), stored.begin() + 20);
+  EXPECT_EQ(stored, tokens);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("sessions: the disk does not answer;"));
+  EXPECT_THAT(said, HasSubstr("sessions: the disk answers again;"));
+}
+
+TEST_F(EngineDurableTest, WhenOnlySessionsWaitForTheDiskTheWatchdogSaysSo) {
+  patience_ = milliseconds(0);
+  watchdog_max_ = milliseconds(40);
+  Start();
+  ASSERT_TRUE(Create("a", RandomTokens(1, 20)).ok());
+  store_->on_commit = [this](const DurableBatch&) {
+    commit_began_.release();
+    commit_may_end_.acquire();
+    return Status();
+  };
+  testing::internal::CaptureStderr();
+  const auto stream = Decode("a", 100);
+  commit_began_.acquire();
+  const auto give_up = std::chrono::steady_clock::now() + seconds(60);
+  while (engine_->Healthy() && std::chrono::steady_clock::now() < give_up) {
+    clock_.Advance(seconds(2));
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(engine_->Healthy());
+  commit_may_end_.release(1000);
+  EXPECT_TRUE(stream->Wait().status.ok());
+  EXPECT_EQ(stream->tokens().size(), 100u);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("watchdog: the disk has not taken what sessions wait for, for "));
 }
 
 TEST_F(EngineDurableTest, AtTheEndEverythingIsSaid) {

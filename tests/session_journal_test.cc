@@ -33,7 +33,8 @@ class World {
   explicit World(std::unique_ptr<MemoryStore> store, CommitSync sync = CommitSync::kDevice)
       : memory_(store.get()) {
     StoredSessions loaded = *LoadSessions(*store, kVocabulary, "tiny");
-    journal_ = std::make_unique<SessionJournal>(std::move(store), sync, std::move(loaded), clock_);
+    journal_ = std::make_unique<SessionJournal>(std::move(store), sync, std::move(loaded), clock_,
+                                                std::chrono::hours(1));
     table_ =
         std::make_unique<SessionTable>(config_, kVocabularySize, clock_, 1, &journal_->changes());
     StoredSessions stored = journal_->TakeLoaded();
@@ -180,7 +181,7 @@ TEST_F(SessionJournalTest, AFailureIsToldToThoseItConcerns) {
   EXPECT_THAT(world_.TakeSaid(), ElementsAre("b appended RESOURCE_EXHAUSTED",
                                              "a looked at RESOURCE_EXHAUSTED", "c looked at"));
 
-  const auto failure = world_.journal().TakeFailure();
+  const auto failure = world_.journal().TakeFailure(world_.table());
   ASSERT_TRUE(failure);
   EXPECT_THAT(failure->sessions, ElementsAre("a", "b"));
   EXPECT_EQ(failure->why.message(), "the change could not be made durable: the disk is full");
