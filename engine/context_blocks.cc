@@ -44,9 +44,11 @@ Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
                              " to give");
   }
   const RestorePlan plan = planner(store.Survey(root, tokens));
-  std::vector<Hold> found = store.Match(root, tokens, priority, LoadsOf(plan), plan.turn);
   context->turn_ = plan.turn;
   context->first_pass_end_ = plan.first_pass_end;
+  context->is_wave_ = plan.execution == Execution::kWave;
+  std::vector<Hold> found =
+      store.Match(root, tokens, priority, LoadsOf(plan), plan.turn, context->is_wave_);
   found.resize(block_count);
   auto missing =
       static_cast<uint32_t>(std::ranges::count_if(found, [](const Hold& hold) { return !hold; }));
@@ -76,10 +78,12 @@ Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
     const bool whole = copied[i] == 0;
     const bool loading = !found[i].is_ready();
     const Tier tier = whole ? found[i].tier() : Tier::kAbsent;
+    CopyRef arrival = loading ? found[i].arrival() : nullptr;
     context->Append({.hold = std::move(found[i]),
                      .filled = whole ? block_tokens : copied[i],
                      .sealed = whole,
                      .loading = loading,
+                     .arrival = std::move(arrival),
                      .was_loading = loading,
                      .tier = tier});
   }
@@ -97,6 +101,7 @@ Result<bool> ContextBlocks::Settle(Clock::Monotonic now) {
       continue;
     }
     entry.loading = false;
+    entry.arrival = nullptr;
     entry.in_place = now;
     addresses_[block] = AddressOf(entry);
     --loading_count_;
@@ -108,7 +113,7 @@ std::vector<Origin> ContextBlocks::Origins(std::span<const uint32_t> tokens) {
   std::vector<Origin> origins = store_.Survey(root_, tokens);
   for (size_t block = 0; block < origins.size(); ++block) {
     const Entry& entry = entries_[block];
-    if (entry.sealed && !entry.loading) {
+    if (entry.sealed && (!entry.loading || entry.arrival != nullptr)) {
       origins[block] = Origin::kResident;
     } else if (entry.loading) {
       origins[block] = entry.tier == Tier::kHost ? Origin::kHost : Origin::kDisk;
@@ -120,8 +125,31 @@ std::vector<Origin> ContextBlocks::Origins(std::span<const uint32_t> tokens) {
 }
 
 uint32_t ContextBlocks::LoadingFrom(Tier tier) const {
-  return static_cast<uint32_t>(std::ranges::count_if(
-      entries_, [&](const Entry& entry) { return entry.loading && entry.tier == tier; }));
+  return static_cast<uint32_t>(std::ranges::count_if(entries_, [&](const Entry& entry) {
+    return entry.loading && entry.arrival == nullptr && entry.tier == tier;
+  }));
+}
+
+CopyRef ContextBlocks::Arrival() const {
+  if (loading_count_ == 0) return nullptr;
+  CopyRef arrival;
+  for (const Entry& entry : entries_) {
+    if (!entry.loading) continue;
+    if (entry.arrival == nullptr || (arrival != nullptr && entry.arrival != arrival)) {
+      return nullptr;
+    }
+    arrival = entry.arrival;
+  }
+  return arrival;
+}
+
+void ContextBlocks::SetReach(Reach reach) {
+  reach_ = reach;
+  if (reach != Reach::kBehindArrivals) return;
+  for (size_t block = 0; block < entries_.size(); ++block) {
+    if (!entries_[block].loading) continue;
+    addresses_[block] = const_cast<std::byte*>(entries_[block].hold.arrival_address());
+  }
 }
 
 Status ContextBlocks::Follow(std::span<const uint32_t> tokens, const RestorePlan& plan) {
@@ -131,6 +159,7 @@ Status ContextBlocks::Follow(std::span<const uint32_t> tokens, const RestorePlan
   }
   ChangeTurn(plan.turn);
   first_pass_end_ = plan.first_pass_end;
+  is_wave_ = plan.execution == Execution::kWave;
   const std::vector<uint32_t> loads = LoadsOf(plan);
   bool is_any_added = false, steps_ahead = false;
   for (const uint32_t block : loads) {
@@ -271,7 +300,12 @@ uint32_t ContextBlocks::computable_count(size_t token_count) const {
 }
 
 std::vector<PositionRange> ContextBlocks::MissingRuns(size_t token_count, uint32_t row_max) const {
-  return MissingRuns(token_count, row_max, FirstLoadingBlock());
+  return MissingRuns(token_count, row_max, ReachEnd());
+}
+
+size_t ContextBlocks::ReachEnd() const {
+  if (loading_count_ == 0 || reach_ == Reach::kBehindArrivals) return entries_.size();
+  return reach_ == Reach::kNowhere ? 0 : FirstLoadingBlock();
 }
 
 std::vector<PositionRange> ContextBlocks::AllMissingRuns(size_t token_count) const {

@@ -10,6 +10,11 @@
 // block before it is in place. What could not be loaded counts as missing when Settle finds out,
 // and Follow has what is left follow another plan.
 //
+// Where the plan is Wave, blocks from the host pool arrive together, layer by layer, and nothing is
+// computed before the pass that does it all: whoever runs it says when it begins (SetReach). From
+// then on blocks that are still arriving count as being there; the pass waits for each layer of
+// them.
+//
 // (1) While it lives, every block it knows is held.
 // (2) Every block before first_missing_block_ is sealed, or will be when its load is over.
 // Threads: the engine thread only.
@@ -39,6 +44,13 @@ struct PositionRange {
 
 class ContextBlocks {
  public:
+  // Which missing positions may be computed, while something is loading.
+  enum class Reach : uint8_t {
+    kFront,  // those before the first block that is loading
+    kNowhere,
+    kBehindArrivals,  // all: what is loading arrives layer by layer
+  };
+
   // Makes the plan for the full blocks of a context from what it takes to use each.
   using Planner = std::function<RestorePlan(std::span<const Origin> blocks)>;
 
@@ -60,15 +72,23 @@ class ContextBlocks {
   // kResourceExhausted when a block could not be loaded and there is no slot to compute it in.
   Result<bool> Settle(Clock::Monotonic now);
   bool is_loading() const { return loading_count_ > 0; }
-  uint32_t turn() const { return turn_; }  // of its latest plan
+  size_t loading_count() const { return loading_count_; }
+  uint32_t turn() const { return turn_; }    // of its latest plan
+  bool is_wave() const { return is_wave_; }  // the same
+  void SetReach(Reach reach);                // until the next call; at first kFront
+  bool reaches_behind_arrivals() const { return reach_ == Reach::kBehindArrivals; }
   // Its latest plan has the next pass wait for more than is there.
   bool awaits_pass() const {
     return first_missing_block_ < first_pass_end_ && FirstLoadingBlock() < first_pass_end_;
   }
+  // What brings, layer by layer, every block that is still loading; null when some come whole, or
+  // nothing is loading.
+  CopyRef Arrival() const;
   // What it takes now to use each full block: what is being computed counts as absent, what is
-  // being loaded as where it comes from. `tokens` as for Written.
+  // being loaded as where it comes from, but as resident if it arrives by layer, because that is
+  // not to be had any sooner. `tokens` as for Written.
   std::vector<Origin> Origins(std::span<const uint32_t> tokens);
-  // Of the blocks, those that are being loaded from there.
+  // Of the blocks, those that are being loaded from there, and do not arrive by layer.
   uint32_t LoadingFrom(Tier tier) const;
   // Has blocks that are neither in place nor begun follow a new plan: loads that it does not want
   // are given up, and others begin. kResourceExhausted as Settle. `tokens` as for Written.
@@ -87,7 +107,7 @@ class ContextBlocks {
 
   // Of the first `token_count` positions, how many are still to be computed.
   uint32_t missing_count(size_t token_count) const;
-  // Of these, how many may be computed now: those before the first block that is still loading.
+  // Of these, how many may be computed now: those within reach.
   uint32_t computable_count(size_t token_count) const;
   // The first `row_max` of them below `token_count`, as runs in increasing order: one run, or
   // several when there are holes. All of them may be computed in one pass.
@@ -119,6 +139,7 @@ class ContextBlocks {
     uint32_t filled = 0;  // positions in place, from the block's first
     bool sealed = false;
     bool loading = false;  // sealed, but on its way
+    CopyRef arrival;       // of one that is loading layer by layer
     bool was_loading = false;
     bool failed = false;        // its load
     Tier tier = Tier::kAbsent;  // where it was found
@@ -131,6 +152,7 @@ class ContextBlocks {
   void Append(Entry entry);
   void SkipSealed();
   size_t FirstLoadingBlock() const;
+  size_t ReachEnd() const;
   std::vector<PositionRange> MissingRuns(size_t token_count, uint32_t row_max,
                                          size_t block_end) const;
   Status GiveUpLoad(size_t block, std::span<const uint32_t> tokens);
@@ -151,6 +173,8 @@ class ContextBlocks {
   size_t loading_count_ = 0;
   uint32_t turn_ = 0;          // of its loads
   size_t first_pass_end_ = 0;  // of the latest plan: see RestorePlan
+  bool is_wave_ = false;
+  Reach reach_ = Reach::kFront;
   Found found_;
 };
 

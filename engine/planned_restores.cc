@@ -78,6 +78,7 @@ void PlannedRestores::LookAtChannels(std::span<const RestoreView> views) {
   const size_t block_bytes = store_.layout().block_bytes();
   channels_[kHostChannel] = ChannelOf(store_.host_flow(), block_bytes, own[kHostChannel]);
   channels_[kDiskChannel] = ChannelOf(store_.disk_flow(), block_bytes, own[kDiskChannel]);
+  channels_[kDiskChannel].comes_whole = true;  // a record counts when all of it is verified
 }
 
 RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view,
@@ -95,7 +96,7 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view,
       .blocks = sources,
       .new_tokens = new_tokens,
       .block_tokens = block_tokens,
-      .layers = store_.layout().layer_count,
+      .layers = std::min(store_.layout().layer_count, CopyQueue::kLayerGroupsMax),
       .chunk_tokens = std::max(settings_.chunk_tokens, block_tokens),
       .pass = passes_ ? passes_->costs() : PassCosts(),
       .channels = channels_,
@@ -103,7 +104,9 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view,
                              : kUncertaintyMax,
       .cut_share = settings_.cut_share,
       .weight = PriorityWeight(view.priority),
-      .allows_wave = false};
+      .allows_wave = settings_.allows_wave && view.decode_rows == 0 && !view.is_ahead &&
+                     store_.may_arrive_by_layer(),
+      .wave_tokens_max = settings_.chunk_tokens};
   if (view.decode_rows > 0) {
     problem.new_pass = problem.pass;
     problem.new_pass->decode_rows = view.decode_rows;
@@ -119,8 +122,17 @@ RestorePlan PlannedRestores::Plan(const RestoreView& view) {
   RestoreProblem problem = ProblemOf(view, sources_);
   problem.starts_early = view.decode_rows == 0;  // beside others, passes are shared
   PlanRestore(problem, PolicyNow(), scratch_, plan);
+  const std::optional<uint32_t> probe = BlockToProbe(view, plan);
+  if (probe && plan.execution == Execution::kWave) {  // which would wait for what is tried
+    problem.allows_wave = false;
+    PlanRestore(problem, PolicyNow(), scratch_, plan);
+  }
   plan.verdicts.resize(view.blocks.size(), Verdict::kRecompute);
-  if (PolicyNow() == RestorePolicy::kCairn) Probe(view, plan);
+  if (probe && plan.load_order[kDiskChannel].empty()) {
+    plan.verdicts[*probe] = Verdict::kReload;
+    plan.load_order[kDiskChannel].push_back(*probe);
+    plan.first_pass_end = 0;  // nothing waits for it
+  }
   return plan;
 }
 
@@ -140,21 +152,18 @@ std::vector<RestorePlan> PlannedRestores::PlanTogether(std::span<const RestoreVi
   return plans;
 }
 
-// Loads the last block that has a copy on disk though it does not pay. If it comes too late it is
-// computed after all.
-void PlannedRestores::Probe(const RestoreView& view, RestorePlan& plan) {
-  std::vector<uint32_t>& loads = plan.load_order[kDiskChannel];
+// The last block that has a copy on disk, where it is to be loaded though that does not pay: if it
+// comes too late it is computed after all.
+std::optional<uint32_t> PlannedRestores::BlockToProbe(const RestoreView& view,
+                                                      const RestorePlan& plan) const {
   const LoadFlow flow = store_.disk_flow();
-  if (!loads.empty() || flow.under_way > 0 || clock_.Now() - flow.last_begin < kProbeInterval) {
-    return;
-  }
+  const bool is_due = plan.load_order[kDiskChannel].empty() && flow.under_way == 0 &&
+                      clock_.Now() - flow.last_begin >= kProbeInterval;
+  if (PolicyNow() != RestorePolicy::kCairn || !is_due) return std::nullopt;
   for (size_t block = view.blocks.size(); block-- > 0;) {
-    if (view.blocks[block] != Origin::kDisk) continue;
-    plan.verdicts[block] = Verdict::kReload;
-    loads.push_back(static_cast<uint32_t>(block));
-    plan.first_pass_end = 0;  // nothing waits for it
-    return;
+    if (view.blocks[block] == Origin::kDisk) return static_cast<uint32_t>(block);
   }
+  return std::nullopt;
 }
 
 }  // namespace cairn

@@ -16,6 +16,7 @@ namespace cairn {
 
 struct RestoreSettings {
   RestorePolicy policy = RestorePolicy::kCairn;
+  bool allows_wave = true;            // where it can be carried out
   double cut_share = 0.5;             // RestoreProblem has the meaning
   uint32_t chunk_tokens = 256;        // rows of a restore in one step
   double share = 0.2;                 // of the time, that restores may take from running streams
@@ -37,7 +38,7 @@ class PlannedRestores final : public RestoreStrategy {
   RestorePolicy PolicyNow() const;
   void LookAtChannels(std::span<const RestoreView> views);
   RestoreProblem ProblemOf(const RestoreView& view, std::vector<BlockSource>& sources) const;
-  void Probe(const RestoreView& view, RestorePlan& plan);
+  std::optional<uint32_t> BlockToProbe(const RestoreView& view, const RestorePlan& plan) const;
 
   const RestoreSettings settings_;
   const BlockStore& store_;

@@ -19,6 +19,8 @@ class RestoreLog {
   void Add(const std::string& session_id, RestoreReport report);
   // A pass that had rows of restores.
   void AddPass(double predicted_s, double actual_s) { counts_.passes.Note(predicted_s, actual_s); }
+  // One during which blocks arrived layer by layer.
+  void AddWaitingPass() { ++counts_.waiting_passes; }
   // Null: none that is remembered.
   const RestoreReport* Find(const std::string& session_id) const;
   // The session is gone; another may come by that name.

@@ -65,7 +65,8 @@ struct RestoreCounts {
   };
   std::array<Executed, kExecutionCount> by_execution;
   PredictionHistogram restores;  // of a whole restore
-  PredictionHistogram passes;    // of a pass that had rows of restores
+  PredictionHistogram passes;    // of a pass that had rows of restores, and waited for nothing
+  int64_t waiting_passes = 0;    // during which blocks arrived layer by layer
   std::array<int64_t, static_cast<size_t>(BlockFate::kCount)> blocks{};  // by fate
 };
 

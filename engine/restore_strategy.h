@@ -30,6 +30,7 @@ struct RestoreView {
   std::array<uint32_t, kRestoreChannels>
       loading{};  // of `blocks`, by channel: on their way already
   uint32_t priority = kPriorityDefault;
+  bool is_ahead = false;  // nobody waits for it yet
 };
 
 class RestoreStrategy {

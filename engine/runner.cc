@@ -240,7 +240,8 @@ bool Runner::MakeWayFor(const Sequence& sequence) {
 void Runner::OnAdmitted(Sequence& sequence) {
   sequence.phase = sequence.blocks->is_loading() ? Phase::kRestoring : Phase::kRunning;
   sequence.passed_over_count = 0;
-  sequence.admitted = sequence.planned = clock_.Now();
+  sequence.admitted = sequence.planned = sequence.arrived_since = clock_.Now();
+  sequence.arrived = 0;
   if (!sequence.session_id.empty()) pins_.erase(sequence.session_id);
   sequence.is_first_restore = !std::exchange(sequence.admitted_before, true);
   if (!sequence.is_first_restore) return;

@@ -98,6 +98,7 @@ class Runner {
     bool is_decode = false;
     std::vector<PositionRange> runs;  // rows that write K and V
     PassSample restored;              // those of a context that comes back, new ones included
+    CopyRef arrival;                  // of a wave: what comes layer by layer meanwhile
     bool samples = false;
   };
 
@@ -124,6 +125,9 @@ class Runner {
   std::vector<Sequence*> RestoresToRevise(Clock::Monotonic step_begin);
   void ReviseTogether(const std::vector<Sequence*>& restores, Clock::Monotonic step_begin);
   RestoreView ViewOf(const Sequence& sequence, std::span<const Origin> blocks) const;
+  void SetReaches();
+  ContextBlocks::Reach ReachOf(Sequence& sequence) const;
+  double WaveStall(Sequence& sequence, const QueuedCopy& arrival) const;
   void Admit();
   std::vector<Sequence*> WaitingInOrder();
   bool TryAdmit(Sequence& sequence);
@@ -135,7 +139,8 @@ class Runner {
   Work WorkFor(Sequence& sequence, uint32_t row_count);
   std::span<const RowLogits> Compute(const std::vector<Work>& works);
   void Commit(const std::vector<Work>& works, std::span<const RowLogits> logits);
-  void MarkWritten(const Work& work);
+  bool MarkWritten(const Work& work);
+  bool EndArrival(Sequence& sequence);
   size_t RowCount() const;  // of the latest pass
   void LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseconds forward_time);
   void CommitToken(Sequence& sequence, const RowLogits& logits);

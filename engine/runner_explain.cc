@@ -131,7 +131,8 @@ void Runner::TraceRestoredRows(const std::vector<Work>& works, Clock::Monotonic 
     const PositionRange& last = work.runs.back();
     trace_->Span("compute", begin, end,
                  "\"from\":" + std::to_string(work.runs.front().begin) +
-                     ",\"to\":" + std::to_string(last.begin + last.count),
+                     ",\"to\":" + std::to_string(last.begin + last.count) +
+                     (work.arrival != nullptr ? ",\"waits_by_layer\":true" : ""),
                  TraceWriter::ComputeTrack(work.sequence->id.value()));
   }
 }

@@ -20,7 +20,8 @@ RestoreView Runner::ViewOf(const Sequence& sequence, std::span<const Origin> blo
   RestoreView view{.blocks = blocks,
                    .new_tokens = static_cast<uint32_t>(sequence.tokens.size() - old_count),
                    .decode_rows = DecodeRowCount(),
-                   .priority = static_cast<uint32_t>(sequence.priority)};
+                   .priority = static_cast<uint32_t>(sequence.priority),
+                   .is_ahead = sequence.sink == nullptr && sequence.id.valid()};
   if (sequence.blocks != nullptr && sequence.sink != nullptr) {
     view.loading[kHostChannel] = sequence.blocks->LoadingFrom(Tier::kHost);
     view.loading[kDiskChannel] = sequence.blocks->LoadingFrom(Tier::kDisk);
@@ -95,6 +96,7 @@ std::vector<Sequence*> Runner::RestoresToRevise(Clock::Monotonic step_begin) {
     if (!sequence->is_admitted() || sequence->restore == nullptr) continue;
     const ContextBlocks& blocks = *sequence->blocks;
     if (blocks.missing_count(sequence->tokens.size()) <= 1 && !blocks.is_loading()) continue;
+    if (blocks.Arrival() != nullptr) continue;  // it cannot be had otherwise any sooner
     restores.push_back(sequence.get());
     has_joined |= sequence->admitted >= step_begin;
     is_due |= clock_.Now() - sequence->planned >= *interval;
@@ -115,7 +117,8 @@ void Runner::ReviseTogether(const std::vector<Sequence*>& restores, Clock::Monot
   for (size_t i = 0; i < restores.size(); ++i) {
     Sequence& sequence = *restores[i];
     if (sequence.sink == nullptr) plans[i].turn = kTurnAhead;
-    if (sequence.admitted >= step_begin) ReportAgain(sequence, plans[i], origins[i]);
+    if (sequence.admitted >= step_begin && !sequence.blocks->is_wave())
+      ReportAgain(sequence, plans[i], origins[i]);
     sequence.planned = clock_.Now();
     Settle(sequence,
            [&](ContextBlocks& blocks) { return blocks.Follow(sequence.tokens, plans[i]); });
@@ -123,6 +126,11 @@ void Runner::ReviseTogether(const std::vector<Sequence*>& restores, Clock::Monot
 }
 
 void Runner::LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseconds forward_time) {
+  // A pass that may have waited for copies says little of what passes cost.
+  if (std::ranges::any_of(works, [](const Work& work) { return work.arrival != nullptr; })) {
+    restore_log_.AddWaitingPass();
+    return;
+  }
   PassSample sample{.seconds = std::chrono::duration<double>(forward_time).count()};
   for (const BatchSegment& segment : segments_) {
     const auto count = static_cast<uint32_t>(segment.tokens.size());

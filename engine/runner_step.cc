@@ -18,6 +18,7 @@ bool Runner::Step() {
   Admit();
   ReviseRestores(begin);
   store_.OrderLoads();
+  SetReaches();
   EndRound();
   NoteStates();
   const std::vector<Work> works = PlanWork();
@@ -71,7 +72,8 @@ std::vector<Runner::Work> Runner::PlanWork() {
   if (runnable.size() == 1 && Find(runnable[0].id)->blocks->awaits_pass()) runnable.clear();
   std::vector<Work> works;
   for (const StepShare& share : PlanStep(runnable, BudgetFor(runnable))) {
-    works.push_back(WorkFor(*Find(share.id), share.row_count));
+    Work work = WorkFor(*Find(share.id), share.row_count);
+    if (!work.runs.empty() || work.samples) works.push_back(std::move(work));
   }
   return works;
 }
@@ -91,6 +93,14 @@ StepBudget Runner::BudgetFor(std::span<const SequenceView> runnable) {
 Runner::Work Runner::WorkFor(Sequence& sequence, uint32_t row_count) {
   Work work{.sequence = &sequence, .is_decode = sequence.is_decoding()};
   const size_t count = sequence.tokens.size();
+  if (sequence.blocks->reaches_behind_arrivals()) {
+    if (row_count == sequence.rows_left()) {
+      work.arrival = sequence.blocks->Arrival();
+    } else {  // others go first, and what waits for layers is done at once or not at all
+      sequence.blocks->SetReach(ContextBlocks::Reach::kFront);
+      row_count = std::min(row_count, sequence.rows_left());
+    }
+  }
   work.runs = sequence.blocks->MissingRuns(count, row_count);
   if (!work.is_decode && sequence.restored_end > 0) {
     for (const PositionRange& run : work.runs) {
@@ -98,19 +108,22 @@ Runner::Work Runner::WorkFor(Sequence& sequence, uint32_t row_count) {
       work.restored.position_sum += PositionSum(run.begin, run.count);
     }
   }
-  work.samples = sequence.sink != nullptr && !sequence.blocks->is_loading() &&
-                 sequence.blocks->missing_count(count) <= row_count;
+  const bool waits = sequence.blocks->is_loading() && work.arrival == nullptr;
+  work.samples =
+      sequence.sink != nullptr && !waits && sequence.blocks->missing_count(count) <= row_count;
   return work;
 }
 
 // One pass over the rows of all works. The logits are of the works that sample, in their order.
 std::span<const RowLogits> Runner::Compute(const std::vector<Work>& works) {
   segments_.clear();
+  std::span<const EventRef> arrivals;
   for (const Work& work : works) {
     const Sequence& sequence = *work.sequence;
     const uint32_t highest_count =
         HighestNeeded(sequence.sampling, model_.config().vocabulary_size);
     const std::span<const uint32_t> tokens = sequence.tokens;
+    if (work.arrival != nullptr) arrivals = work.arrival->layers();
     bool last_is_a_row = false;
     for (const PositionRange& run : work.runs) {
       last_is_a_row = run.begin + run.count == tokens.size();
@@ -129,7 +142,7 @@ std::span<const RowLogits> Runner::Compute(const std::vector<Work>& works) {
                            .highest_count = highest_count});
     }
   }
-  const Result<std::span<const RowLogits>> logits = model_.Forward(segments_);
+  const Result<std::span<const RowLogits>> logits = model_.Forward(segments_, arrivals);
   CHECK(logits.ok());
   return *logits;
 }
@@ -137,11 +150,13 @@ std::span<const RowLogits> Runner::Compute(const std::vector<Work>& works) {
 void Runner::Commit(const std::vector<Work>& works, std::span<const RowLogits> logits) {
   std::vector<SequenceId> sampled;
   for (const Work& work : works) {
-    MarkWritten(work);
+    const bool is_whole = MarkWritten(work);
     if (!work.samples) continue;
-    sampled.push_back(work.sequence->id);
-    CommitToken(*work.sequence, logits.front());
+    const RowLogits& own_logits = logits.front();
     logits = logits.subspan(1);
+    if (!is_whole) continue;
+    sampled.push_back(work.sequence->id);
+    CommitToken(*work.sequence, own_logits);
   }
   // Only now may blocks change hands: before, a step's rows still lay in them.
   for (const SequenceId id : sampled) {
@@ -151,21 +166,28 @@ void Runner::Commit(const std::vector<Work>& works, std::span<const RowLogits> l
   }
 }
 
-void Runner::MarkWritten(const Work& work) {
+// False when a block that was to arrive meanwhile got lost: what was computed before it stays, and
+// nothing that was behind it.
+bool Runner::MarkWritten(const Work& work) {
   Sequence& sequence = *work.sequence;
   const uint32_t block_tokens = store_.layout().block_tokens;
   const Clock::Monotonic now = clock_.Now();
+  if (work.arrival != nullptr && !EndArrival(sequence)) return false;
   for (const PositionRange& run : work.runs) {
+    const bool is_behind_lost = sequence.blocks->MissingRuns(run.begin + 1, 1)[0].begin < run.begin;
+    if (is_behind_lost) return false;
     sequence.blocks->Written(run, sequence.tokens, now);
     const size_t end = size_t{run.begin} + run.count;
     if (end <= sequence.computed_before) counts_.recomputed_blocks += run.count / block_tokens;
     sequence.computed_end = std::max(sequence.computed_end, end);
   }
+  if (work.samples && sequence.blocks->missing_count(sequence.tokens.size()) > 0) return false;
   if (work.samples) FinishRestore(sequence);
   if (work.samples && sequence.is_first_restore && sequence.usage.recomputed_tokens > 0 &&
       !sequence.first_token) {
     sequence.usage.restore_time = clock_.Now() - sequence.admitted;
   }
+  return true;
 }
 
 size_t Runner::RowCount() const {

@@ -69,6 +69,8 @@ struct Sequence {
   Clock::Monotonic admitted;
   Clock::Monotonic planned;                // when its restore was planned last
   std::unique_ptr<RestoreReport> restore;  // while it comes back
+  double arrived = 0;  // of what comes layer by layer, the share that was there at the last look
+  Clock::Monotonic arrived_since;  // when it was first seen
 
   bool is_admitted() const { return blocks != nullptr; }
 
@@ -78,11 +80,12 @@ struct Sequence {
     last_token = now;
   }
 
-  // Rows that it can compute now; when nothing is loading any more these are the rows until its
-  // next token can be sampled. The row of the last token runs even when its K and V are in place:
-  // its logits are wanted.
+  // Rows that it can compute now; when nothing that it waits for is loading any more these are the
+  // rows until its next token can be sampled. The row of the last token runs even when its K and V
+  // are in place: its logits are wanted.
   uint32_t rows_left() const {
-    if (blocks->is_loading()) return blocks->computable_count(tokens.size());
+    const bool waits = blocks->is_loading() && !blocks->reaches_behind_arrivals();
+    if (waits) return blocks->computable_count(tokens.size());
     const uint32_t missing = blocks->missing_count(tokens.size());
     return missing > 0 || sink == nullptr ? missing : 1;
   }

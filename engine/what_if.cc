@@ -80,6 +80,13 @@ class Fields {
     if (value != std::floor(value)) Fail(name, "a whole number", Find(name));
     return static_cast<uint32_t>(value);
   }
+  // False where there is none.
+  bool Flag(std::string_view name) {
+    const Json* json = Find(name);
+    if (json == nullptr) return false;
+    if (!json->is_boolean()) Fail(name, "true or false", json);
+    return json->is_boolean() && json->get<bool>();
+  }
   std::string Text(std::string_view name, const std::string& expected,
                    std::optional<std::string> otherwise = std::nullopt) {
     const Json* json = Find(name);
@@ -161,6 +168,7 @@ void ReadChannels(const Json* json, double block_bytes, Fields& fields, WhatIf& 
     const double bytes_per_s = channel.Number("bytes_per_s", Fields::kAboveZero, 1e18);
     made.block_s = copy_s + block_bytes / bytes_per_s;
     made.backlog_s = channel.Number("backlog_s", 0, kSecondsMax, 0);
+    made.comes_whole = channel.Flag("comes_whole");
     if (channel.Find("then") != nullptr) {
       const std::string next = channel.Text("then", "one of " + Quoted(what_if.letters));
       const size_t at = next.size() == 1 ? what_if.letters.find(next) : std::string::npos;
@@ -245,6 +253,9 @@ Status ReadProblem(const Json& json, WhatIf& what_if) {
     fields.Fail("policy", policies, fields.Find("policy"));
   }
   ReadExecutions(fields, problem);
+  if (fields.Find("wave_tokens_max") != nullptr) {
+    problem.wave_tokens_max = fields.Count("wave_tokens_max", 0, kTokensMax);
+  }
   const bool is_front =
       what_if.policy == RestorePolicy::kCake || what_if.policy == RestorePolicy::kCut;
   if (is_front && !problem.allows_front) {

@@ -11,10 +11,11 @@
 //    "blocks": "..hhdd-dh"}
 //
 // `blocks` has a letter a block: its channel, '.' for one on the device, '-' for one that is
-// absent. Optional: "backlog_s" of a channel; "compute_backlog_s"; "decode_rows"; "uncertainty", a
+// absent. Optional: "backlog_s" of a channel, and "comes_whole", true where Wave cannot use a layer
+// of its blocks before all of them are there; "compute_backlog_s"; "decode_rows"; "uncertainty", a
 // share of the prediction (default 0); "policy" (default "cairn"); "cut_share" (default 0.5);
 // "executions", which of "front" and "wave" may be used beside load-all and recompute-all (default
-// both).
+// both); "wave_tokens_max", what Wave may compute at most (default: no bound).
 //
 // The plan: "recompute" lists what is computed and "load_order" what each channel loads, by index:
 //

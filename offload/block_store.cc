@@ -75,6 +75,18 @@ const EventRef& Hold::ready() const {
   return store_->At(id_).ready;
 }
 
+CopyRef Hold::arrival() const {
+  CHECK(store_ != nullptr);
+  const auto move = store_->copies_.find(store_->At(id_).load);
+  if (move == store_->copies_.end() || move->second.copy == nullptr) return nullptr;
+  return move->second.copy->layers().empty() ? nullptr : move->second.copy;
+}
+
+const std::byte* Hold::arrival_address() const {
+  CHECK(arrival() != nullptr);
+  return store_->device_pool_.Address(store_->copies_.at(store_->At(id_).load).target.slot);
+}
+
 // The entries along `tokens`. What an earlier process left on disk of them is there from now on.
 std::vector<const PrefixIndex::Entry*> BlockStore::PathOf(const BlockKey& root,
                                                           std::span<const uint32_t> tokens) {
@@ -133,13 +145,16 @@ Hold BlockStore::MatchOne(const BlockKey& root, std::span<const uint32_t> tokens
   const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
   if (index >= path.size() || !path[index]->block.valid()) return Hold();
   const BlockId id = path[index]->block;
-  return IsHereOrComing(id) || BeginLoad(id, turn) ? AcquireForUse(id, priority, turn) : Hold();
+  if (IsHereOrComing(id)) {
+    ChangeTurn(id, turn, turn);
+  } else if (!BeginLoad(id, turn)) {
+    return Hold();
+  }
+  return AcquireForUse(id, priority);
 }
 
-// Somebody has asked for the block's tokens. If it is on its way already, it comes in their turn if
-// that is sooner.
-Hold BlockStore::AcquireForUse(BlockId id, uint32_t priority, uint32_t turn) {
-  ChangeTurn(id, turn, turn);
+// Somebody has asked for the block's tokens.
+Hold BlockStore::AcquireForUse(BlockId id, uint32_t priority) {
   BlockMeta& meta = At(id);
   meta.priority = priority;
   reuse_odds_.NoteReuse(meta.reuse_count++);
@@ -150,7 +165,7 @@ Hold BlockStore::AcquireForUse(BlockId id, uint32_t priority, uint32_t turn) {
 
 std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32_t> tokens,
                                     uint32_t priority, std::span<const uint32_t> loads,
-                                    uint32_t turn) {
+                                    uint32_t turn, bool by_layer) {
   CHECK(priority <= kPriorityMax);
   const size_t block_count = tokens.size() / layout_.block_tokens;
   const std::vector<const PrefixIndex::Entry*> path = PathOf(root, tokens);
@@ -158,14 +173,19 @@ std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32
   ids.reserve(path.size());
   for (const PrefixIndex::Entry* entry : path) ids.push_back(entry->block);
   std::vector<Hold> holds(ids.size());
-  // What is there first, so that it does not make room for what is not.
+  // What is there first, so that it does not make room for what is not. What is on its way already
+  // comes in this turn if that is sooner.
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (IsHereOrComing(ids[i])) holds[i] = AcquireForUse(ids[i], priority, turn);
+    if (!IsHereOrComing(ids[i])) continue;
+    ChangeTurn(ids[i], turn, turn);
+    holds[i] = AcquireForUse(ids[i], priority);
   }
+  by_layer = by_layer && may_arrive_by_layer() && turn != kTurnAhead;
   for (const uint32_t i : loads) {
     if (i >= ids.size() || !ids[i].valid() || holds[i]) continue;
-    if (BeginLoad(ids[i], turn)) holds[i] = AcquireForUse(ids[i], priority, turn);
+    if (BeginLoad(ids[i], turn, by_layer)) holds[i] = AcquireForUse(ids[i], priority);
   }
+  if (by_layer) BeginByLayer();
   const auto found_count = static_cast<uint64_t>(
       std::ranges::count_if(holds, [](const Hold& one) { return static_cast<bool>(one); }));
   while (!holds.empty() && !holds.back()) holds.pop_back();

@@ -110,6 +110,10 @@ class [[nodiscard]] Hold {
   const std::byte* address() const;     // of the block's first byte; is_ready()
   std::byte* writable_address() const;  // kFilling only
   const EventRef& ready() const;        // wait for it, on the stream that uses the address
+  // Of one that is loading layer by layer (Match): what brings it, and the address that it will
+  // have. Null otherwise.
+  CopyRef arrival() const;
+  const std::byte* arrival_address() const;
 
  private:
   friend class BlockStore;  // the only maker of Holds
@@ -157,8 +161,13 @@ class BlockStore {
   // The same, but of the blocks that are not resident only those that `loads` names begin to load,
   // in that order; the others count as missing. `turn`: as in restore_plan.h, of loads from disk;
   // copies from the host pool know only kTurnAhead, which begin while nobody waits for another.
+  // `by_layer`: those that begin now come together, layer by layer (copy_queue.h), if
+  // may_arrive_by_layer().
   std::vector<Hold> Match(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t priority,
-                          std::span<const uint32_t> loads, uint32_t turn = 0);
+                          std::span<const uint32_t> loads, uint32_t turn = 0,
+                          bool by_layer = false);
+  // Blocks in the host pool are copied before they are used, and no limit paces that.
+  bool may_arrive_by_layer() const { return can_demote() && copy_queue_->bytes_per_second() == 0; }
   // A hold of block `index` of `tokens`, which begins to load if it does not already; empty when it
   // cannot.
   Hold MatchOne(const BlockKey& root, std::span<const uint32_t> tokens, size_t index,
@@ -224,6 +233,8 @@ class BlockStore {
 
   // Ends moves that are over. True when there were any.
   bool Poll();
+  // The same for those between the pools, and nobody is told.
+  bool EndCopies();
   // Writes some idle blocks further down ahead of need: those among the next to go that it pays to
   // write. Once a step.
   void WriteBack();
@@ -296,7 +307,7 @@ class BlockStore {
     Place target;        // of a load, a demotion and a promotion
     RecordId record;     // of a load from disk
     uint32_t turn = 0;   // of a load
-    bool waits = false;  // a promotion ahead of need that has not been ordered
+    bool waits = false;  // a promotion ahead of need, or by layer, that has not been ordered
     CopyRef copy;        // of others between the pools
     DepartureRef departure;
     bool is_stuck = false;  // a spill that hangs: nobody waits for it any more
@@ -364,7 +375,7 @@ class BlockStore {
   BlockId NewId();
   Hold NewFilling(const Place& place);
   Hold Acquire(BlockId id);
-  Hold AcquireForUse(BlockId id, uint32_t priority, uint32_t turn);
+  Hold AcquireForUse(BlockId id, uint32_t priority);
   void EndHold(BlockId id);
   void Evict(BlockId id);
   bool Drop(BlockId id);
@@ -397,8 +408,9 @@ class BlockStore {
   // Moves: block_store_moves.cc.
   MoveId NextMove() { return MoveId(next_move_++); }
   bool CanLoad(const BlockMeta& meta) const;
-  bool BeginLoad(BlockId id, uint32_t turn);
+  bool BeginLoad(BlockId id, uint32_t turn, bool by_layer = false);
   void BeginPromotion(Move& move);
+  void BeginByLayer();
   void BeginPromotionsAhead();
   void BeginCopies();
   void AwaitPrefixCopy();
@@ -419,7 +431,6 @@ class BlockStore {
   void EndLoad(MoveId id, const Move& move, const Status& status);
   void EndStore(MoveId id, const Move& move, RecordId record);
   void EndDiskMove(const DiskTier::Outcome& outcome);
-  bool EndCopies();
   void EndDemotion(MoveId id, const Move& move, const Status& status);
   void LoseLoad(MoveId id, const Move& move);
   void ForgetRecord(BlockId id);

@@ -24,6 +24,25 @@ void BlockStore::BeginPromotion(Move& move) {
   host_meter_.Begin(clock_.Now());
 }
 
+// All that wait for somebody: together, layer by layer.
+void BlockStore::BeginByLayer() {
+  std::vector<Move*> moves;
+  std::vector<CopyPart> blocks;
+  for (auto& [id, move] : copies_) {
+    if (!move.waits || move.turn == kTurnAhead) continue;
+    moves.push_back(&move);
+    blocks.push_back({device_pool_.Address(move.target.slot),
+                      host_pool_->Address(At(move.block).host), layout_.block_bytes()});
+  }
+  if (blocks.empty()) return;
+  const CopyRef copy = copy_queue_->AddByLayer(blocks, layout_.layer_count, prefix_copy_);
+  for (Move* move : moves) {
+    move->waits = false;
+    move->copy = copy;
+    host_meter_.Begin(clock_.Now());
+  }
+}
+
 // Copies that nobody waits for yet, as long as nobody waits for another, and only so many that one
 // who comes meanwhile does not wait for them long.
 void BlockStore::BeginPromotionsAhead() {

@@ -16,7 +16,7 @@ bool BlockStore::CanLoad(const BlockMeta& meta) const {
 }
 
 // Into a free slot, or one that can be had.
-bool BlockStore::BeginLoad(BlockId id, uint32_t turn) {
+bool BlockStore::BeginLoad(BlockId id, uint32_t turn, bool by_layer) {
   BlockMeta& meta = At(id);
   if (!CanLoad(meta)) return false;
   if (free_count() == 0) {
@@ -29,7 +29,7 @@ bool BlockStore::BeginLoad(BlockId id, uint32_t turn) {
   meta.load = move;
   ++in_flight_count_;
   if (meta.host.valid()) {
-    const bool waits = turn == kTurnAhead;
+    const bool waits = turn == kTurnAhead || by_layer;
     Move& copy =
         copies_.emplace(move, Move{.block = id, .target = target, .turn = turn, .waits = waits})
             .first->second;

@@ -7,6 +7,22 @@
 
 namespace cairn {
 
+Status QueuedCopy::Outcome() const {
+  EventRef asked;
+  for (const EventRef& layer : layers_) {
+    if (layer != asked) RETURN_IF_ERROR(layer->Wait());
+    asked = layer;
+  }
+  return ended_ == nullptr ? Status() : ended_->Wait();
+}
+
+double QueuedCopy::ArrivedShare() const {
+  size_t arrived = 0;
+  const auto has_come = [](const EventRef& event) { return event == nullptr || event->Passed(); };
+  while (arrived < layers_.size() && has_come(layers_[arrived])) ++arrived;
+  return layers_.empty() ? 0 : static_cast<double>(arrived) / static_cast<double>(layers_.size());
+}
+
 Result<std::unique_ptr<CopyQueue>> CopyQueue::Create(Device& device, uint64_t bytes_per_second,
                                                      const Clock& clock) {
   ASSIGN_OR_RETURN(std::unique_ptr<Stream> to_device, device.NewStream(StreamUse::kCopy));
@@ -24,6 +40,37 @@ CopyRef CopyQueue::Add(Way way, std::byte* to, const std::byte* from, size_t siz
   copy->after_ = after;
   copy->ordered_ = now;
   LaneOf(way).waiting.push_back(copy);
+  return copy;
+}
+
+CopyRef CopyQueue::AddByLayer(std::span<const CopyPart> blocks, uint32_t layer_count,
+                              const EventRef& after) {
+  CHECK(bytes_per_second_ == 0 && layer_count > 0 && !blocks.empty());
+  Advance();  // what was ordered before goes first
+  Stream& stream = *LaneOf(Way::kToDevice).stream;
+  auto copy = std::make_shared<QueuedCopy>();
+  stream.Wait(after);
+  copy->began_ = stream.Record();
+  const uint32_t group_count = std::min(kLayerGroupsMax, layer_count);
+  uint32_t begin = 0;
+  for (uint32_t group = 0; group < group_count; ++group) {
+    const uint32_t end = layer_count * (group + 1) / group_count;
+    parts_.clear();
+    for (const CopyPart& block : blocks) {
+      const size_t layer_bytes = block.size_bytes / layer_count;
+      const size_t offset = begin * layer_bytes;
+      parts_.push_back({static_cast<std::byte*>(block.to) + offset,
+                        static_cast<const std::byte*>(block.from) + offset,
+                        (end - begin) * layer_bytes});
+    }
+    stream.CopyBatch(parts_);
+    copy->layers_.resize(end, stream.Record());
+    begin = end;
+  }
+  copy->ended_ = copy->layers_.back();
+  copy->share_ = 1.0 / static_cast<double>(blocks.size());
+  copy->begun_ = true;
+  begun_count_ += blocks.size();
   return copy;
 }
 

@@ -10,6 +10,9 @@
 // host that has waited for kPatience is not put off any longer. Each way keeps its order; between
 // the two, and between a copy and what is computed, there is none but `after`, and that a slot is
 // not used for anything else before its copy is over.
+//
+// Blocks that are needed together may come layer by layer: of all of them the first layers, then of
+// all of them the next ones, so that what needs one layer at a time need not wait for the rest.
 // Threads: the engine thread only. Advance is to be called while anything waits.
 #pragma once
 
@@ -19,6 +22,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -28,14 +32,18 @@
 
 namespace cairn {
 
-// One copy that was ordered.
+// One copy that was ordered: of a block, or of blocks that come layer by layer.
 class QueuedCopy {
  public:
   bool has_begun() const { return begun_; }
   bool IsOver() const { return begun_ && (ended_ == nullptr || ended_->Passed()); }
   // Of one that is over.
-  Status Outcome() const { return ended_ == nullptr ? Status() : ended_->Wait(); }
-  // Its share of what its batch took on the stream; 0: not known.
+  Status Outcome() const;
+  // By layer, the event that says that it has come, as have all before it; empty for one block.
+  std::span<const EventRef> layers() const { return layers_; }
+  // Of layers(), the share that has come.
+  double ArrivedShare() const;
+  // What a block took on the stream, as a share of its batch; 0: not known.
   double seconds() const {
     return began_ == nullptr || ended_ == nullptr ? 0 : ended_->SecondsSince(*began_) * share_;
   }
@@ -49,12 +57,16 @@ class QueuedCopy {
   EventRef began_;  // of its batch
   EventRef ended_;
   double share_ = 0;
+  std::vector<EventRef> layers_;  // several in a row are the same
 };
 using CopyRef = std::shared_ptr<QueuedCopy>;
 
 class CopyQueue {
  public:
   static constexpr std::chrono::milliseconds kPatience{20};
+  // What comes layer by layer comes in so many groups of layers, if there are as many layers: more
+  // of them are waited for a little less, but make more and smaller copies.
+  static constexpr uint32_t kLayerGroupsMax = 8;
   enum class Way : uint8_t { kToDevice, kToHost };
 
   // 0: no limit. Otherwise, while copies wait, they come due one after the other at this rate, and
@@ -73,6 +85,10 @@ class CopyQueue {
   // `after` (may be null) comes before it. The memory stays until the copy is over or cancelled.
   CopyRef Add(Way way, std::byte* to, const std::byte* from, size_t size_bytes,
               const EventRef& after = nullptr);
+  // To the device, layer by layer; begins at once, so there must be no limit (CHECK). A part is a
+  // block, of which each layer takes as much.
+  CopyRef AddByLayer(std::span<const CopyPart> blocks, uint32_t layer_count,
+                     const EventRef& after = nullptr);
   // Begins what may begin by now.
   void Advance();
   // True: it has not begun, and never will.

@@ -169,7 +169,8 @@ void RestorePlanning::Write(const Choice& choice, RestorePlan& plan) const {
   plan.recompute_all_s = recompute_all_.seconds;
   plan.prices = PricesOf(choice, std::move(plan.prices));
 
-  plan.first_pass_end = times_.FirstPassEnd(choice.counts, choice.order);
+  const bool has_passes = choice.execution != Execution::kWave;
+  plan.first_pass_end = has_passes ? times_.FirstPassEnd(choice.counts, choice.order) : 0;
 
   std::array<uint32_t, 256> first_loaded{};  // by source: blocks before it are recomputed
   first_loaded[static_cast<uint8_t>(BlockSource::kAbsent)] = UINT32_MAX;

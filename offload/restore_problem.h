@@ -12,8 +12,9 @@
 //   blocks and the new tokens, in order, into passes of at most chunk_tokens (early_passes.h).
 // * Wave computes recomputed blocks and new tokens together, layer by layer; the loads of a layer
 //   are a share of 1/layers of all loads. With a channel's loads taking w seconds after its backlog
-//   b, layer l is there at b + w * l / layers; compute begins when the first layer is there and its
-//   own backlog is done, and no layer is computed before it is there.
+//   b, layer l is there at b + w * l / layers, or at b + w where blocks come whole; compute begins
+//   when the first layer is there and its own backlog is done, and no layer is computed before it
+//   is there. There is no Wave of more than `wave_tokens_max` tokens.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +48,8 @@ struct RestoreChannel {
   double block_s = 0;            // of a block: overhead of its copy, and its bytes
   std::optional<uint32_t> then;  // another channel; following these never comes back
   double backlog_s = 0;          // of loads that were ordered before
+  // In Wave no layer of its blocks is there before all of them are.
+  bool comes_whole = false;
 };
 
 struct RestoreProblem {
@@ -65,7 +68,8 @@ struct RestoreProblem {
   // Executions that the caller can carry out beside load-all and recompute-all.
   bool allows_front = true;
   bool allows_wave = true;
-  bool starts_early = false;  // Front, as above
+  bool starts_early = false;              // Front, as above
+  uint64_t wave_tokens_max = UINT64_MAX;  // blocks that are recomputed and new tokens
 };
 
 }  // namespace cairn

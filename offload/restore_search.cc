@@ -155,6 +155,7 @@ bool RestoreSearch::MeetWave(double deadline_s, RecomputeCounts& counts) const {
   const double layers = problem_.layers;
   for (int round = 0; round < kRoundsMax; ++round) {
     const RestoreTimes::Work work = times_.WorkOf(counts);
+    if (!times_.IsWave(work)) return false;
     const double compute =
         work.block_count + problem_.new_tokens == 0 ? 0 : times_.WaveComputeSeconds(work);
     if (compute > 0 && problem_.compute_backlog_s + compute > deadline_s) return false;
@@ -163,7 +164,8 @@ bool RestoreSearch::MeetWave(double deadline_s, RecomputeCounts& counts) const {
       const uint32_t c = inner_first_[n];
       const double backlog = problem_.channels[c].backlog_s;
       const double last_layer = deadline_s - compute / layers - backlog;
-      const double first_layer = (deadline_s - compute - backlog) * layers;
+      const double share = problem_.channels[c].comes_whole ? 1 : layers;
+      const double first_layer = (deadline_s - compute - backlog) * share;
       const double seconds = std::min(last_layer, first_layer);
       changed |= Relieve(c, all_, BlocksIn(problem_.channels[c], seconds), counts);
     }

@@ -1,6 +1,7 @@
 #include "offload/restore_times.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace cairn {
 
@@ -116,6 +117,7 @@ double RestoreTimes::LoadedAt(const RecomputeCounts& counts) const {
 
 double RestoreTimes::WaveSeconds(const RecomputeCounts& counts) const {
   const Work work = WorkOf(counts);
+  if (!IsWave(work)) return std::numeric_limits<double>::infinity();
   const double compute = WaveComputeSeconds(work);
   const double share = 1.0 / problem_.layers;
   double first = 0, last = 0;  // when the loads of the first and the last layer are there
@@ -123,8 +125,9 @@ double RestoreTimes::WaveSeconds(const RecomputeCounts& counts) const {
     const uint32_t crossing = CrossingCount(counts, c);
     if (crossing == 0) continue;
     const double load = LoadSeconds(c, crossing);
-    first = std::max(first, problem_.channels[c].backlog_s + load * share);
-    last = std::max(last, problem_.channels[c].backlog_s + load);
+    const RestoreChannel& channel = problem_.channels[c];
+    first = std::max(first, channel.backlog_s + load * (channel.comes_whole ? 1 : share));
+    last = std::max(last, channel.backlog_s + load);
   }
   if (work.block_count == 0 && problem_.new_tokens == 0) return last;
   // What a layer waits for is a maximum of lines over the layers, so the first or the last one is

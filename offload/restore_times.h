@@ -43,6 +43,11 @@ class RestoreTimes {
   double NewSeconds() const { return new_s_; }
   // The pass of Wave.
   double WaveComputeSeconds(const Work& work) const;
+  // Whether there is a Wave that computes so much.
+  bool IsWave(const Work& work) const {
+    return uint64_t{work.block_count} * problem_.block_tokens + problem_.new_tokens <=
+           problem_.wave_tokens_max;
+  }
   // One more block to compute: its tokens and their positions.
   double MarginalSeconds(uint32_t block) const {
     return problem_.block_tokens * problem_.pass.token_s + PositionSeconds({1, double(block)});
@@ -59,7 +64,7 @@ class RestoreTimes {
   // When all loads are there.
   double LoadedAt(const RecomputeCounts& counts) const;
 
-  double WaveSeconds(const RecomputeCounts& counts) const;
+  double WaveSeconds(const RecomputeCounts& counts) const;  // infinite where there is none
   double FrontSeconds(const RecomputeCounts& counts, LoadOrder order = LoadOrder::kForward) const;
   // If passes start early: the end of the blocks that the first one computes, or of all when new
   // tokens are among it. 0: there is none.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/late_copy_device.h"
+#include "tests/fakes/timed_copy_stream.h"
 
 namespace cairn {
 namespace {
@@ -174,6 +176,66 @@ TEST_F(CopyQueueTest, WhatIsCancelledCostsNothing) {
   queue.Advance();
   EXPECT_TRUE(third->has_begun());
   EXPECT_FALSE(second->has_begun());
+}
+
+// Of several blocks the first layers, then of all of them the next ones; and each event says that
+// its layer and all before it have come, and nothing of the next group.
+TEST_F(CopyQueueTest, BlocksComeLayerByLayer) {
+  constexpr size_t kLayerBytes = 40, kBlocks = 3;
+  for (const uint32_t layers : {1u, 2u, 7u, 8u, 9u, 30u}) {
+    SCOPED_TRACE(layers);
+    LateCopyDevice device(1 << 20, 1);
+    const auto queue = *CopyQueue::Create(device, 0, clock_);
+    const std::vector<std::byte> from(kBlocks * layers * kLayerBytes, std::byte{7});
+    std::vector<std::byte> to(from.size());
+    std::vector<CopyPart> blocks;
+    for (size_t i = 0; i < kBlocks; ++i) {
+      const size_t begin = i * layers * kLayerBytes;
+      blocks.push_back({to.data() + begin, from.data() + begin, layers * kLayerBytes});
+    }
+    const CopyRef before = Add(Way::kToDevice, *queue);
+    const CopyRef copy = queue->AddByLayer(blocks, layers);
+    EXPECT_TRUE(before->has_begun()) << "what was ordered before goes first";
+    EXPECT_TRUE(copy->has_begun());
+    EXPECT_FALSE(queue->Cancel(copy));
+    EXPECT_EQ(queue->begun_count(), kBlocks + 1);
+    ASSERT_EQ(copy->layers().size(), layers);
+    EXPECT_TRUE(before->layers().empty());
+    uint32_t groups = 0;
+    for (uint32_t layer = 0; layer < layers; ++layer) {
+      EXPECT_TRUE(copy->layers()[layer]->Wait().ok());
+      if (layer + 1 < layers && copy->layers()[layer] == copy->layers()[layer + 1]) continue;
+      ++groups;
+      for (size_t i = 0; i < to.size(); ++i) {
+        const size_t of_layer = i / kLayerBytes % layers;
+        ASSERT_EQ(to[i] == std::byte{7}, of_layer <= layer) << "layer " << layer << ", byte " << i;
+      }
+    }
+    EXPECT_EQ(groups, std::min(layers, CopyQueue::kLayerGroupsMax));
+    EXPECT_TRUE(copy->IsOver());
+    EXPECT_TRUE(copy->Outcome().ok());
+    EXPECT_GT(copy->seconds(), 0);
+  }
+}
+
+TEST_F(CopyQueueTest, TheShareThatHasComeGrowsGroupByGroup) {
+  constexpr uint32_t kLayers = 20;  // in groups of 2 and 3
+  CopyQueue queue(std::make_unique<TimedCopyStream>(1e-6, clock_),
+                  std::make_unique<TimedCopyStream>(1e-6, clock_), 0, clock_);
+  const std::vector<CopyPart> blocks(2, {to_.data(), from_.data(), kBytes});
+  const CopyRef copy = queue.AddByLayer(blocks, kLayers);
+  for (int half = 0; half <= 2 * static_cast<int>(kLayers); ++half) {
+    const int layers_over = half / 2;  // a layer of both blocks takes 0.1 ms
+    int groups_end = 0;
+    for (int group = 1; group <= 8; ++group) {
+      const int end = group * static_cast<int>(kLayers) / 8;
+      if (end <= layers_over) groups_end = end;
+    }
+    EXPECT_DOUBLE_EQ(copy->ArrivedShare(), groups_end / double{kLayers}) << half;
+    EXPECT_EQ(copy->IsOver(), layers_over == static_cast<int>(kLayers));
+    clock_.Advance(std::chrono::microseconds(50));
+  }
+  EXPECT_DOUBLE_EQ(copy->seconds(), 1e-3);  // of one block
 }
 
 }  // namespace

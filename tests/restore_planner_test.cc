@@ -130,6 +130,34 @@ TEST(RestorePlannerTest, WaveOverlapsLayerByLayer) {
   EXPECT_DOUBLE_EQ(plan.load_all_s, 4 + 1);
 }
 
+TEST(RestorePlannerTest, WaveIsOnlyOfSoManyTokens) {
+  OwnedProblem made = Simple("aaaa", {{.block_s = 1}});
+  made.problem.new_tokens = 4;
+  made.problem.allows_wave = true;
+  made.problem.allows_front = false;
+  made.problem.wave_tokens_max = 7;
+  RestorePlan plan = PlanRestore(made.problem);
+  EXPECT_EQ(plan.execution, Execution::kWave);
+  EXPECT_EQ(Verdicts(plan), "RRRR");  // eight tokens would be faster
+  EXPECT_DOUBLE_EQ(plan.predicted_s, 4 + 0.1);
+  made.problem.wave_tokens_max = 3;
+  plan = PlanRestore(made.problem);
+  EXPECT_EQ(plan.execution, Execution::kLoadAll);
+  EXPECT_DOUBLE_EQ(plan.predicted_s, 5);
+}
+
+TEST(RestorePlannerTest, WaveWaitsForAllThatComesWhole) {
+  OwnedProblem made = Simple("aa", {{.block_s = 1}});
+  made.problem.new_tokens = 4;
+  made.problem.allows_wave = true;
+  made.problem.allows_front = false;
+  EXPECT_EQ(PlanRestore(made.problem).execution, Execution::kWave);
+  EXPECT_DOUBLE_EQ(PlanRestore(made.problem).predicted_s, 2.1);
+  made.channels[0].comes_whole = true;
+  EXPECT_EQ(PlanRestore(made.problem).execution, Execution::kLoadAll);
+  EXPECT_DOUBLE_EQ(PlanRestore(made.problem).predicted_s, 3);
+}
+
 TEST(RestorePlannerTest, BytesThatCrossTwoChannelsCountOnBoth) {
   const OwnedProblem made = Simple("aabb", {{.block_s = 3}, {.block_s = 1, .then = 0}});
   const RestorePlan plan = PlanRestore(made.problem);

@@ -82,8 +82,13 @@ inline OwnedProblem RandomProblem(Rng& rng, uint32_t block_count, uint32_t chann
     channel.block_s = block_s * LogUniform(rng, 1e-2, 1e2);
     if (rng.Chance(0.5)) channel.latency_s = channel.block_s * LogUniform(rng, 0.01, 10);
     if (rng.Chance(0.3)) channel.backlog_s = channel.block_s * LogUniform(rng, 0.1, 20);
+    channel.comes_whole = rng.Chance(0.2);
     if (c > 0 && rng.Chance(0.4)) channel.then = static_cast<uint32_t>(rng.Below(c));
     made.channels.push_back(channel);
+  }
+  if (rng.Chance(0.2)) {
+    problem.wave_tokens_max =
+        problem.new_tokens + rng.Below(2 * block_count * problem.block_tokens);
   }
   if (rng.Chance(0.2)) problem.compute_backlog_s = block_s * LogUniform(rng, 0.1, 20);
   made.Point();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace cairn {
@@ -160,6 +161,7 @@ double SimulateWave(const RestoreProblem& problem, const SimulatedRestore& resto
     AppendBlock(problem, i, positions);
   }
   AppendNew(problem, positions);
+  if (positions.size() > problem.wave_tokens_max) return std::numeric_limits<double>::infinity();
   const std::vector<uint32_t> crossings = Crossings(problem, OwnCounts(restore));
   const double layer_s = PassSeconds(problem.pass, positions) / problem.layers;
   double clock = positions.empty() ? 0 : problem.compute_backlog_s;
@@ -169,7 +171,8 @@ double SimulateWave(const RestoreProblem& problem, const SimulatedRestore& resto
       if (crossings[c] == 0) continue;
       const RestoreChannel& channel = problem.channels[c];
       const double load = channel.latency_s + crossings[c] * channel.block_s;
-      ready = std::max(ready, channel.backlog_s + load * layer / problem.layers);
+      const uint32_t layers_before = channel.comes_whole ? problem.layers : layer;
+      ready = std::max(ready, channel.backlog_s + load * layers_before / problem.layers);
     }
     clock = std::max(clock, ready) + layer_s;
   }

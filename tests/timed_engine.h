@@ -1,5 +1,5 @@
 // An engine of real parts in a world where time passes as a test says: a pass takes what its rows
-// cost, a load from disk what the test wants, nothing else takes any.
+// cost, a load from disk or from the host's pool what the test wants, nothing else takes any.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "tests/engine_harness.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/hooked_engine.h"
+#include "tests/fakes/timed_copy_stream.h"
 #include "tests/fakes/timed_disk.h"
 
 namespace cairn {
@@ -59,7 +61,12 @@ class TimedSink final : public TokenSink {
 struct TimedEngineOptions {
   PassCosts pass{.pass_s = 0.002, .sweep_s = 0.004, .token_s = 0.001};  // positions cost nothing
   RestorePolicy policy = RestorePolicy::kCairn;
+  bool knows_costs = false;  // of passes, from the start; otherwise it learns from a few
+  bool allows_wave = true;   // of the policy
+  uint32_t layers = 1;       // a pass takes the same time in each
   uint32_t device_blocks = 600;
+  uint32_t host_blocks = 0;
+  std::chrono::nanoseconds copy_time{0};  // of a block, between host and device
   uint32_t prefill_chunk = 64;
   uint32_t restore_share = 20;
 };
@@ -68,26 +75,41 @@ class TimedEngine {
  public:
   explicit TimedEngine(const TimedEngineOptions& options = {}) : pass(options.pass) {
     const std::string path = scratch_.File("tiny.gguf");
-    WriteTinyModel(path, {.layers = 1});
+    WriteTinyModel(path, {.layers = options.layers});
+    fingerprint_ = DigestOf(path);
     config_.context_length = 2048;
     config_.prefill_chunk = options.prefill_chunk;
     config_.restore_share = options.restore_share;
-    HookedEngineOptions hooked{
-        .model_path = path, .device_blocks = options.device_blocks, .config = config_};
-    hooked.hooks.on_pass = [this](uint32_t rows) {
-      clock.Advance(Seconds(pass.FixedSeconds(rows)));
+    HookedEngineOptions hooked{.model_path = path,
+                               .device_blocks = options.device_blocks,
+                               .host_blocks = options.host_blocks,
+                               .config = config_};
+    hooked.hooks.on_layer = [this, layers = options.layers](uint32_t rows) {
+      clock.Advance(Seconds(pass.FixedSeconds(rows) / layers));
     };
+    if (options.copy_time.count() > 0) {
+      const TinyModelOptions model;
+      const KvLayout layout = {.layer_count = options.layers,
+                               .kv_head_count = model.kv_heads,
+                               .head_dim = model.head_dim};
+      const double byte_s =
+          1e-9 * static_cast<double>(options.copy_time.count()) / double(layout.block_bytes());
+      hooked.make_copy_stream = [this, byte_s] {
+        return std::make_unique<TimedCopyStream>(byte_s, clock);
+      };
+    }
     hooked.open_spill = [this](const Digest&, const KvLayout& layout, auto) {
       auto made = std::make_unique<TimedDisk>(clock, layout.block_bytes());
       disk_ = made.get();
       return Result<std::unique_ptr<SpillStore>>(std::move(made));
     };
     hooked.make_restores = [this, &options](const BlockStore& store) {
-      auto restores =
-          std::make_unique<PlannedRestores>(RestoreSettings{.policy = options.policy,
-                                                            .chunk_tokens = options.prefill_chunk,
-                                                            .share = options.restore_share / 100.0},
-                                            store, clock);
+      RestoreSettings settings = {.policy = options.policy,
+                                  .allows_wave = options.allows_wave,
+                                  .chunk_tokens = options.prefill_chunk,
+                                  .share = options.restore_share / 100.0};
+      if (options.knows_costs) settings.calibrated = PassFit{.costs = pass};
+      auto restores = std::make_unique<PlannedRestores>(settings, store, clock);
       for (const uint32_t rows : {16u, 24u, 32u, 64u}) {
         restores->Learn({.rows = rows, .seconds = pass.FixedSeconds(rows)});
       }
@@ -101,6 +123,7 @@ class TimedEngine {
 
   EngineCore& core() { return *core_; }
   BlockStore& blocks() { return *blocks_; }
+  BlockKey root() const { return RootKey(fingerprint_, blocks_->layout().Id(), ""); }
   TimedDisk& disk() { return *disk_; }
 
   void Create(const std::string& id, const std::vector<uint32_t>& tokens, int32_t priority = 50) {
@@ -125,7 +148,13 @@ class TimedEngine {
     Create(id, RandomTokens(seed, size_t{block_count} * 16), priority);
     const auto sink = Start(id, {}, 1);
     RunUntil([&] { return sink->end.has_value(); });
-    EXPECT_TRUE(Suspend(*core_, id, tier).ok());
+    SuspendTo(id, tier);
+  }
+  void SuspendTo(const std::string& id, Tier tier) {
+    std::optional<Result<SessionInfo>> answer;
+    core_->SuspendSession(id, tier, [&](Result<SessionInfo> info) { answer = std::move(info); });
+    RunUntil([&] { return answer.has_value(); });
+    EXPECT_TRUE(answer->ok());
   }
 
   // A step; while there is nothing to do, some time passes.
@@ -166,6 +195,7 @@ class TimedEngine {
   }
 
   ScratchFolder scratch_;
+  Digest fingerprint_;
   EngineConfig config_;
   BlockStore* blocks_ = nullptr;
   TimedDisk* disk_ = nullptr;

@@ -53,6 +53,21 @@ TEST(WhatIfTest, TakesWhatIsOptional) {
   EXPECT_NE(Answer("{\"block_tokens\"", "{\"decode_rows\":4,\"block_tokens\"")
                 .find(R"("recompute_all_s":12.0)"),
             std::string::npos);
+  // As in restore_planner_test: wave, if it may compute so much and the blocks come by layer.
+  const auto wave = [](const std::string& channel, const std::string& problem) {
+    return AnswerWhatIf(R"({"block_tokens":4,"block_bytes":100,"layers":10,"new_tokens":4,)"
+                        R"("pass_s":0,"sweep_s":0,"per_token_s":0.25,"per_token_position_s":0,)"
+                        R"("chunk_tokens":4,"executions":["wave"],"blocks":"hh",)" +
+                        problem + R"("channels":{"h":{"latency_s":0,"per_copy_s":1,)" + channel +
+                        R"("bytes_per_s":1e18}}})");
+  };
+  EXPECT_NE(wave("", "").find(R"("execution":"wave")"), std::string::npos);
+  EXPECT_NE(wave("\"comes_whole\":false,", "\"wave_tokens_max\":8,").find(R"("predicted_s":2.1)"),
+            std::string::npos);
+  EXPECT_NE(wave("\"comes_whole\":true,", "").find(R"("predicted_s":3.0)"), std::string::npos);
+  EXPECT_NE(wave("", "\"wave_tokens_max\":3,").find(R"("predicted_s":3.0)"), std::string::npos);
+  EXPECT_NE(wave("\"comes_whole\":1,", "").find("channels.h.comes_whole: expected true or false"),
+            std::string::npos);
   // 12 s is within 1 of 6 s by as much as 6 s.
   EXPECT_NE(Answer("{\"block_tokens\":4,\"block_bytes\":100",
                    "{\"uncertainty\":1,\"block_tokens\":4,\"block_bytes\":10")

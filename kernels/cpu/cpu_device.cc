@@ -7,10 +7,12 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/cpu/host_memory.h"
@@ -95,6 +97,11 @@ class CpuCopyStream final : public Stream {
     if (size_bytes > 0) Put(CopyTask{destination, source, size_bytes});
   }
 
+  // One entry of the queue, however many there are.
+  void CopyBatch(std::span<const CopyPart> parts) override {
+    if (!parts.empty()) Put(BatchTask{{parts.begin(), parts.end()}});
+  }
+
   void Clear(void* destination, size_t size_bytes) override {
     if (size_bytes > 0) Put(ClearTask{destination, size_bytes});
   }
@@ -107,6 +114,9 @@ class CpuCopyStream final : public Stream {
     const void* source;
     size_t size_bytes;
   };
+  struct BatchTask {
+    std::vector<CopyPart> parts;
+  };
   struct ClearTask {
     void* destination;
     size_t size_bytes;
@@ -118,7 +128,7 @@ class CpuCopyStream final : public Stream {
     EventRef event;
   };
   struct Stop {};
-  using Task = std::variant<CopyTask, ClearTask, RecordTask, WaitTask, Stop>;
+  using Task = std::variant<CopyTask, BatchTask, ClearTask, RecordTask, WaitTask, Stop>;
 
   void Put(Task task) {
     std::unique_lock lock(mutex_);
@@ -141,6 +151,10 @@ class CpuCopyStream final : public Stream {
       const Task task = Take();
       if (const auto* copy = std::get_if<CopyTask>(&task)) {
         std::memcpy(copy->destination, copy->source, copy->size_bytes);
+      } else if (const auto* batch = std::get_if<BatchTask>(&task)) {
+        for (const CopyPart& part : batch->parts) {
+          std::memcpy(part.to, part.from, part.size_bytes);
+        }
       } else if (const auto* clear = std::get_if<ClearTask>(&task)) {
         std::memset(clear->destination, 0, clear->size_bytes);
       } else if (const auto* record = std::get_if<RecordTask>(&task)) {

@@ -26,6 +26,7 @@ constexpr char kHelp[] =
     "\n"
     "Optional:\n"
     "  backlog_s (of a channel)  seconds of loads before these\n"
+    "  comes_whole (the same)    true: wave uses no layer of a block before all of them are there\n"
     "  compute_backlog_s         seconds before the first pass can begin\n"
     "  decode_rows               rows of running streams in every pass\n"
     "  uncertainty               share of the prediction within which load-all is taken (0)\n"
@@ -33,6 +34,7 @@ constexpr char kHelp[] =
     "                            cut (cairn)\n"
     "  cut_share                 of the context, what cut computes from its beginning (0.5)\n"
     "  executions                of [\"front\",\"wave\"], those that may be used (both)\n"
+    "  wave_tokens_max           tokens that wave computes, at most (no bound)\n"
     "\n"
     "The answer's recompute lists blocks by index, in order; load_order lists those that each\n"
     "channel loads, first to load first. docs/DECISION.md has the model.\n";

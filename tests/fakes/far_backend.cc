@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/rng.h"
+#include "tests/fakes/late_copy_device.h"
 
 namespace cairn {
 namespace {
@@ -46,31 +48,67 @@ class FarBuffer final : public Buffer {
   const std::unique_ptr<Buffer> inner_;
 };
 
+class FarEvent final : public Event {
+ public:
+  FarEvent(EventRef inner, Status status) : inner_(std::move(inner)), outcome_(std::move(status)) {}
+  const EventRef& inner() const { return inner_; }
+
+  bool Passed() const override { return inner_ == nullptr || inner_->Passed(); }
+  Status Wait() override {
+    if (inner_ != nullptr) RETURN_IF_ERROR(inner_->Wait());
+    return outcome_;
+  }
+  double SecondsSince(const Event& earlier) const override {
+    const EventRef& other = static_cast<const FarEvent&>(earlier).inner_;
+    return inner_ == nullptr || other == nullptr ? 0 : inner_->SecondsSince(*other);
+  }
+
+ private:
+  const EventRef inner_;
+  const Status outcome_;
+};
+
 class FarStream final : public Stream {
  public:
-  explicit FarStream(std::unique_ptr<Stream> inner) : inner_(std::move(inner)) {}
+  FarStream(std::unique_ptr<Stream> inner, double failure_chance, uint64_t seed)
+      : inner_(std::move(inner)), failure_chance_(failure_chance), rng_(seed) {}
   Stream& inner() { return *inner_; }
 
-  EventRef Record() override { return inner_->Record(); }
-  void Wait(const EventRef& event) override { inner_->Wait(event); }
+  EventRef Record() override {
+    return std::make_shared<FarEvent>(inner_->Record(), std::exchange(failed_, Status()));
+  }
+  void Wait(const EventRef& event) override {
+    if (event != nullptr) inner_->Wait(static_cast<const FarEvent&>(*event).inner());
+  }
   void Copy(void* destination, const void* source, size_t size_bytes) override {
+    const bool is_to_device = IsFar(destination) && !IsFar(source);
+    if (is_to_device && failure_chance_ > 0 && rng_.Chance(failure_chance_)) {
+      failed_ = Unavailable("the test says that this copy fails");
+      return;
+    }
     inner_->Copy(Near(destination), Near(source), size_bytes);
   }
   void Clear(void* destination, size_t size_bytes) override {
     inner_->Clear(NearOnly(destination), size_bytes);
   }
-  Status Synchronize() override { return inner_->Synchronize(); }
+  Status Synchronize() override {
+    RETURN_IF_ERROR(inner_->Synchronize());
+    return std::exchange(failed_, Status());
+  }
 
  private:
   const std::unique_ptr<Stream> inner_;
+  const double failure_chance_;
+  Rng rng_;
+  Status failed_;
 };
 
 Stream& InnerOf(Stream& stream) { return static_cast<FarStream&>(stream).inner(); }
 
 class FarDevice final : public Device {
  public:
-  explicit FarDevice(std::unique_ptr<Device> inner)
-      : inner_(std::move(inner)), info_(inner_->info()) {
+  FarDevice(std::unique_ptr<Device> inner, const FarCopies& copies)
+      : inner_(std::move(inner)), copies_(copies), info_(inner_->info()) {
     info_.backend = "far";
     info_.reads_host_memory = false;
     info_.host_addressable = false;
@@ -86,11 +124,14 @@ class FarDevice final : public Device {
   }
   Result<std::unique_ptr<Stream>> NewStream(StreamUse use) override {
     ASSIGN_OR_RETURN(std::unique_ptr<Stream> inner, inner_->NewStream(use));
-    return std::unique_ptr<Stream>(std::make_unique<FarStream>(std::move(inner)));
+    const double failure_chance = use == StreamUse::kCopy ? copies_.failure_chance : 0;
+    return std::unique_ptr<Stream>(
+        std::make_unique<FarStream>(std::move(inner), failure_chance, copies_.seed));
   }
 
  private:
   const std::unique_ptr<Device> inner_;
+  const FarCopies copies_;
   DeviceInfo info_;
 };
 
@@ -205,9 +246,12 @@ class FarOps final : public Ops {
 
 }  // namespace
 
-Result<Backend> MakeFarBackend(const CpuBackendOptions& options) {
+Result<Backend> MakeFarBackend(const CpuBackendOptions& options, const FarCopies& copies) {
   ASSIGN_OR_RETURN(Backend backend, MakeCpuBackend(options));
-  backend.device = std::make_unique<FarDevice>(std::move(backend.device));
+  if (copies.are_late) {
+    backend.device = std::make_unique<LateCopyDevice>(std::move(backend.device), copies.seed);
+  }
+  backend.device = std::make_unique<FarDevice>(std::move(backend.device), copies);
   backend.ops = std::make_unique<FarOps>(std::move(backend.ops));
   return backend;
 }

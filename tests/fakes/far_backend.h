@@ -3,13 +3,21 @@
 // any other. Results have the bits of the CPU backend.
 //
 // Streams and operations are the CPU's. Blocks in the host's memory must be copied to the device
-// before they are used; whether copies are ordered as they should be is not seen here.
+// before they are used. Whether copies are ordered as they should be is seen when they are late.
 #pragma once
+
+#include <cstdint>
 
 #include "kernels/backend.h"
 
 namespace cairn {
 
-Result<Backend> MakeFarBackend(const CpuBackendOptions& options);
+struct FarCopies {
+  bool are_late = false;      // made when somebody waits for them, or looks (late_copy_device.h)
+  double failure_chance = 0;  // of one to the device: nothing is copied, and the next event says so
+  uint64_t seed = 1;
+};
+
+Result<Backend> MakeFarBackend(const CpuBackendOptions& options, const FarCopies& copies = {});
 
 }  // namespace cairn

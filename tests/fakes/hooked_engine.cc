@@ -1,5 +1,7 @@
 #include "tests/fakes/hooked_engine.h"
 
+#include <functional>
+#include <memory>
 #include <utility>
 
 #include "base/check.h"
@@ -12,30 +14,127 @@
 namespace cairn {
 namespace {
 
-// A forward pass begins with an embedding, and its logits are the one product that is as wide as
-// the vocabulary.
+// What is told of a forward pass. It begins with an embedding, its logits are the one product that
+// is as wide as the vocabulary, each layer rotates its rows once, and the host waits for its end.
+class PassWatch {
+ public:
+  explicit PassWatch(OpsHooks hooks) : hooks_(std::move(hooks)) {}
+
+  void Begin(uint32_t row_count) {
+    if (hooks_.on_pass) hooks_.on_pass(row_count);
+    row_count_ = row_count;
+  }
+  void BeginLayer(uint32_t layer) {
+    if (layer > 0) EndLayer();
+  }
+  void End() {
+    if (row_count_ > 0) EndLayer();
+    row_count_ = 0;
+  }
+  bool wants_logits() const { return hooks_.on_logits != nullptr; }
+  void Logits(std::span<float> logits, uint32_t row_count) { hooks_.on_logits(logits, row_count); }
+
+ private:
+  void EndLayer() {
+    if (hooks_.on_layer) hooks_.on_layer(row_count_);
+  }
+
+  const OpsHooks hooks_;
+  uint32_t row_count_ = 0;  // of the pass that is under way
+};
+
+class HookedStream final : public Stream {
+ public:
+  HookedStream(std::unique_ptr<Stream> inner, std::shared_ptr<PassWatch> watch)
+      : inner_(std::move(inner)), watch_(std::move(watch)) {}
+  Stream& inner() { return *inner_; }
+
+  EventRef Record() override { return inner_->Record(); }
+  void Wait(const EventRef& event) override { inner_->Wait(event); }
+  void Copy(void* destination, const void* source, size_t size_bytes) override {
+    inner_->Copy(destination, source, size_bytes);
+  }
+  void Clear(void* destination, size_t size_bytes) override {
+    inner_->Clear(destination, size_bytes);
+  }
+  Status Synchronize() override {
+    watch_->End();
+    return inner_->Synchronize();
+  }
+
+ private:
+  const std::unique_ptr<Stream> inner_;
+  const std::shared_ptr<PassWatch> watch_;
+};
+
+Stream& InnerOf(Stream& stream) { return static_cast<HookedStream&>(stream).inner(); }
+
+class HookedDevice final : public Device {
+ public:
+  HookedDevice(std::unique_ptr<Device> inner, std::shared_ptr<PassWatch> watch,
+               std::function<std::unique_ptr<Stream>()> make_copy_stream)
+      : inner_(std::move(inner)),
+        watch_(std::move(watch)),
+        make_copy_stream_(std::move(make_copy_stream)) {}
+
+  const DeviceInfo& info() const override { return inner_->info(); }
+  Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override {
+    return inner_->Allocate(size_bytes);
+  }
+  Result<std::unique_ptr<Buffer>> AllocateHost(size_t size_bytes) override {
+    return inner_->AllocateHost(size_bytes);
+  }
+  Result<std::unique_ptr<Stream>> NewStream(StreamUse use) override {
+    if (use == StreamUse::kCopy && make_copy_stream_) return make_copy_stream_();
+    ASSIGN_OR_RETURN(std::unique_ptr<Stream> inner, inner_->NewStream(use));
+    if (use == StreamUse::kCopy) return inner;
+    return std::unique_ptr<Stream>(std::make_unique<HookedStream>(std::move(inner), watch_));
+  }
+
+ private:
+  const std::unique_ptr<Device> inner_;
+  const std::shared_ptr<PassWatch> watch_;
+  const std::function<std::unique_ptr<Stream>()> make_copy_stream_;
+};
+
 class HookedOps final : public ForwardingOps {
  public:
-  HookedOps(std::unique_ptr<Ops> inner, uint32_t vocabulary_size, OpsHooks hooks)
+  HookedOps(std::unique_ptr<Ops> inner, uint32_t vocabulary_size, std::shared_ptr<PassWatch> watch)
       : ForwardingOps(std::move(inner)),
         vocabulary_size_(vocabulary_size),
-        hooks_(std::move(hooks)) {}
+        watch_(std::move(watch)) {}
 
   void Embed(const EmbedArgs& args, Stream& stream) override {
-    if (hooks_.on_pass) hooks_.on_pass(static_cast<uint32_t>(args.batch->rows().size()));
-    ForwardingOps::Embed(args, stream);
+    watch_->Begin(static_cast<uint32_t>(args.batch->rows().size()));
+    ForwardingOps::Embed(args, InnerOf(stream));
+  }
+  void RmsNorm(const RmsNormArgs& args, Stream& stream) override {
+    ForwardingOps::RmsNorm(args, InnerOf(stream));
   }
   void MatMul(const MatMulArgs& args, Stream& stream) override {
-    ForwardingOps::MatMul(args, stream);
+    ForwardingOps::MatMul(args, InnerOf(stream));
     const MatMulOutput& output = args.outputs[0];
-    if (!hooks_.on_logits || output.weight->rows() != vocabulary_size_) return;
-    CHECK(stream.Synchronize().ok());
-    hooks_.on_logits({output.y, size_t{args.row_count} * vocabulary_size_}, args.row_count);
+    if (!watch_->wants_logits() || output.weight->rows() != vocabulary_size_) return;
+    CHECK(InnerOf(stream).Synchronize().ok());
+    watch_->Logits({output.y, size_t{args.row_count} * vocabulary_size_}, args.row_count);
+  }
+  void RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) override {
+    watch_->BeginLayer(args.layer);
+    ForwardingOps::RopeWriteKv(args, InnerOf(stream));
+  }
+  void PagedAttention(const PagedAttentionArgs& args, Stream& stream) override {
+    ForwardingOps::PagedAttention(args, InnerOf(stream));
+  }
+  void SwiGlu(const SwiGluArgs& args, Stream& stream) override {
+    ForwardingOps::SwiGlu(args, InnerOf(stream));
+  }
+  void TopLogits(const TopLogitsArgs& args, Stream& stream) override {
+    ForwardingOps::TopLogits(args, InnerOf(stream));
   }
 
  private:
   const uint32_t vocabulary_size_;
-  const OpsHooks hooks_;
+  const std::shared_ptr<PassWatch> watch_;
 };
 
 // The value of what a good model file cannot fail at.
@@ -55,8 +154,10 @@ EngineParts MakeHookedEngine(const HookedEngineOptions& options, const Clock& cl
   std::unique_ptr<const Tokenizer> tokenizer = Must(Tokenizer::Create(vocabulary));
   auto chat_template = ChatTemplate::Detect(vocabulary.chat_template, *tokenizer);
   Backend backend = Must(MakeCpuBackend({.thread_count = 1}));
-  backend.ops =
-      std::make_unique<HookedOps>(std::move(backend.ops), tokenizer->size(), options.hooks);
+  const auto watch = std::make_shared<PassWatch>(options.hooks);
+  backend.device =
+      std::make_unique<HookedDevice>(std::move(backend.device), watch, options.make_copy_stream);
+  backend.ops = std::make_unique<HookedOps>(std::move(backend.ops), tokenizer->size(), watch);
   const ModelLimits limits = {.context_length = config.context_length,
                               .rows_max = config.prefill_chunk + 2 * config.concurrent_max,
                               .logits_max = config.concurrent_max};
@@ -67,9 +168,12 @@ EngineParts MakeHookedEngine(const HookedEngineOptions& options, const Clock& cl
   if (options.open_spill) {
     spill = Must(options.open_spill(fingerprint, model->kv_layout(), [] {}));
   }
-  std::unique_ptr<BlockStore> blocks = Must(
-      BlockStore::Create({.device_blocks_max = options.device_blocks, .verify_duplicates = true},
-                         model->kv_layout(), model->device(), clock, std::move(spill)));
+  std::unique_ptr<BlockStore> blocks =
+      Must(BlockStore::Create({.device_blocks_max = options.device_blocks,
+                               .host_blocks_max = options.host_blocks,
+                               .host_in_place = false,
+                               .verify_duplicates = true},
+                              model->kv_layout(), model->device(), clock, std::move(spill)));
   std::unique_ptr<RestoreStrategy> restores;
   if (options.make_restores) {
     restores = options.make_restores(*blocks);

@@ -17,6 +17,8 @@ namespace cairn {
 // Called on the engine thread; an empty one is not called.
 struct OpsHooks {
   std::function<void(uint32_t row_count)> on_pass;  // before a forward pass begins
+  // Each time that a layer is done, of a pass of so many rows.
+  std::function<void(uint32_t row_count)> on_layer;
   // With the logits of a pass, [row_count, vocabulary], before they are sampled.
   std::function<void(std::span<float> logits, uint32_t row_count)> on_logits;
 };
@@ -24,10 +26,12 @@ struct OpsHooks {
 struct HookedEngineOptions {
   std::string model_path;
   uint32_t device_blocks = 64;
-  EngineConfig config;  // context_length included
+  uint32_t host_blocks = 0;  // copied to the device before they are used
+  EngineConfig config;       // context_length included
   OpsHooks hooks;
-  SpillOpener open_spill;              // empty: there is no disk tier
-  RestoreStrategyMaker make_restores;  // empty: loads whatever can be loaded
+  std::function<std::unique_ptr<Stream>()> make_copy_stream;  // empty: the CPU's
+  SpillOpener open_spill;                                     // empty: there is no disk tier
+  RestoreStrategyMaker make_restores;                         // empty: loads whatever can be loaded
 };
 
 // Parts on the CPU backend with one thread, as LoadEngine would make them, except for the hooks.

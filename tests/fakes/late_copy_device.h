@@ -17,7 +17,10 @@ namespace cairn {
 class LateCopyDevice final : public Device {
  public:
   LateCopyDevice(uint64_t memory_bytes, uint64_t seed)
-      : device_(MakeCpuDevice({.backend = "cpu", .memory_bytes = memory_bytes})), seed_(seed) {}
+      : LateCopyDevice(MakeCpuDevice({.backend = "cpu", .memory_bytes = memory_bytes}), seed) {}
+  // `device` is the CPU's.
+  LateCopyDevice(std::unique_ptr<Device> device, uint64_t seed)
+      : device_(std::move(device)), seed_(seed) {}
 
   const DeviceInfo& info() const override { return device_->info(); }
   Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override {

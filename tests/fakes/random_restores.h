@@ -14,10 +14,11 @@ namespace cairn {
 
 class RandomRestores final : public RestoreStrategy {
  public:
-  explicit RandomRestores(uint64_t seed) : rng_(seed) {}
+  explicit RandomRestores(uint64_t seed, double wave_chance = 0.4)
+      : rng_(seed), wave_chance_(wave_chance) {}
 
   RestorePlan Plan(const RestoreView& view) override {
-    RestorePlan plan{.execution = Execution::kFront,
+    RestorePlan plan{.execution = rng_.Chance(wave_chance_) ? Execution::kWave : Execution::kFront,
                      .turn = rng_.Chance(0.1) ? kTurnAhead : static_cast<uint32_t>(rng_.Below(4))};
     plan.load_order.resize(kRestoreChannels);
     const double load_share = rng_.Chance(0.2) ? 0.0 : rng_.Chance(0.3) ? 1.0 : rng_.Uniform();
@@ -50,6 +51,7 @@ class RandomRestores final : public RestoreStrategy {
 
  private:
   mutable Rng rng_;
+  const double wave_chance_;
 };
 
 }  // namespace cairn
