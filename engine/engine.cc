@@ -55,7 +55,7 @@ Engine::~Engine() {
 }
 
 bool Engine::Post(Command command) {
-  if (draining_ || commands_.size() >= config_.command_queue_max) return false;
+  if (draining_ || is_lost_ || commands_.size() >= config_.command_queue_max) return false;
   return commands_.Push(std::move(command));
 }
 
@@ -64,6 +64,7 @@ void Engine::PostOwn(Command command) {
 }
 
 Status Engine::Refusal() const {
+  if (is_lost_) return lost_;
   if (draining_ || stopping_) return Unavailable("the server is shutting down");
   return std::move(ResourceExhausted("the engine's queue of " +
                                      std::to_string(config_.command_queue_max) +
@@ -304,6 +305,11 @@ void Engine::Run() {
     for (Command& command : commands) command(*core_);
     progress = core_->Step();
     if (progress) last_progress_ = clock_.Now().time_since_epoch();
+    if (!is_lost_ && !core_->lost().ok()) {  // before the streams hear of it
+      lost_ = core_->lost();
+      takes_streams_ = false;
+      is_lost_ = true;
+    }
     const bool is_done = core_->stream_count() == 0 && !core_->HasDepartures();
     if (on_drained_ && is_done) core_->WhenAllIsSaid(std::exchange(on_drained_, nullptr));
   }
@@ -318,6 +324,7 @@ void Engine::Run() {
 
 // How long to wait for a command when the last step found nothing to do.
 std::chrono::nanoseconds Engine::Patience() const {
+  if (is_lost_) return kIdleWait;
   if (core_->HasCopiesUnderWay()) return kCopyWait;
   return core_->HasWork() ? std::chrono::nanoseconds(kBlockedWait) : kIdleWait;
 }

@@ -5,6 +5,9 @@
 // returns; the answer comes through a Reply or a TokenSink. When the queue is full the answer is
 // kResourceExhausted with a time to retry, when the engine is draining kUnavailable.
 //
+// When the device is lost, every stream ends with kUnavailable, new work is refused with it, and
+// the engine stays so: its owner ends the process. Sessions stay what they are.
+//
 // With a journal (EngineParts) an answer comes, and a token is handed out, once what it tells of is
 // durable: on the journal's thread, one call after the other.
 #pragma once
@@ -80,8 +83,11 @@ class Engine {
   // Writes every idle KV block that has no copy on disk, the most valuable first; then calls
   // `done`, once, on the engine thread.
   void SpillIdle(std::function<void()> done);
-  // False once the watchdog has seen work without progress for longer than the configured time.
-  bool Healthy() const { return healthy_; }
+  // False while the watchdog sees work without progress for longer than the configured time, and
+  // once the device is lost.
+  bool Healthy() const { return healthy_ && !is_lost_; }
+  // Why the device is lost; ok while it is not.
+  Status lost() const { return is_lost_ ? lost_ : Status(); }
 
  private:
   using Command = std::function<void(EngineCore&)>;
@@ -110,6 +116,8 @@ class Engine {
   std::atomic<bool> draining_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> healthy_{true};
+  Status lost_;  // written once, before the next
+  std::atomic<bool> is_lost_{false};
   std::atomic<bool> idle_{true};                           // the engine thread has nothing to do
   std::atomic<Clock::Monotonic::duration> last_progress_;  // since the clock's epoch, unless idle_
   bool takes_streams_ = true;                              // engine thread only, as is the next

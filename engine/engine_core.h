@@ -100,6 +100,7 @@ class EngineCore {
   // One step; false when there was nothing to do. Ends the round.
   bool Step() { return runner_.Step(); }
   bool HasWork() const { return runner_.HasWork(); }
+  const Status& lost() const { return runner_.lost(); }  // as in runner.h
   size_t stream_count() const { return runner_.sequence_count(); }
   void ExpireSessions();
   // After the last step: everything is made durable and said.

@@ -13,6 +13,7 @@
 #include "engine/fingerprint.h"
 #include "engine/message_text.h"
 #include "engine/planned_restores.h"
+#include "engine/pool_sizes.h"
 #include "engine/rope.h"
 #include "engine/vocabulary.h"
 #include "kernels/backend.h"
@@ -27,56 +28,6 @@ uint32_t UsableProcessors() {
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
   return std::max(1, CPU_COUNT(&set));
-}
-
-// What this process may still take, in bytes: the machine's available memory or, when it is less,
-// the room in its control group (version 2). 0 when neither can be read.
-uint64_t AvailableMemory() {
-  uint64_t available = 0;
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string key, unit; meminfo >> key;) {
-    uint64_t kibibytes = 0;
-    meminfo >> kibibytes;
-    std::getline(meminfo, unit);
-    if (key == "MemAvailable:") available = kibibytes * 1024;
-  }
-  uint64_t limit = 0, used = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit &&
-      std::ifstream("/sys/fs/cgroup/memory.current") >> used) {
-    available = std::min(available, limit - std::min(limit, used));
-  }
-  return available;
-}
-
-// Half of the memory that is left, but no more than all places full to the context take.
-uint64_t FittingPoolBytes(const KvLayout& layout, const EngineConfig& config) {
-  const uint64_t everything =
-      uint64_t{config.concurrent_max} * config.context_length * layout.token_bytes();
-  return std::min(everything, std::max(AvailableMemory() / 2, 64 * kMiB));
-}
-
-Result<uint32_t> PoolBlocks(const LoadOptions& options, const KvLayout& layout,
-                            const EngineConfig& config) {
-  const uint64_t bytes = options.device_memory_bytes > 0 ? options.device_memory_bytes
-                                                         : FittingPoolBytes(layout, config);
-  const uint64_t blocks = bytes / layout.block_bytes();
-  if (blocks < 2) {
-    return InvalidField("--device-memory", "must hold at least 2 blocks of " +
-                                               Grouped(layout.block_bytes()) + " bytes, is " +
-                                               Grouped(bytes) + " bytes");
-  }
-  return static_cast<uint32_t>(std::min<uint64_t>(blocks, UINT32_MAX / 2));
-}
-
-Result<uint32_t> HostBlocks(const LoadOptions& options, const KvLayout& layout) {
-  if (options.host_memory_bytes == 0) return 0;
-  const uint64_t blocks = options.host_memory_bytes / layout.block_bytes();
-  if (blocks == 0) {
-    return InvalidField("--host-memory", "must hold a block of " + Grouped(layout.block_bytes()) +
-                                             " bytes, is " + Grouped(options.host_memory_bytes) +
-                                             " bytes");
-  }
-  return static_cast<uint32_t>(std::min<uint64_t>(blocks, UINT32_MAX / 2));
 }
 
 // "device   3,456 tokens in 216 blocks of 16, up to 76 MiB"
@@ -121,8 +72,15 @@ std::string PrefillText(const std::optional<PassFit>& calibrated, const EngineCo
   return ", prefill " + Grouped(static_cast<uint64_t>(rows / seconds)) + " tokens/s";
 }
 
+// ", of 1,024 MiB that were free": of a device with memory of its own.
+std::string FreeText(const PoolSizes& sizes) {
+  if (!sizes.device_free_bytes) return "";
+  return ", of " + Grouped(*sizes.device_free_bytes / kMiB) + " MiB that were free";
+}
+
 std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& device,
-                                   const std::string& backend, const std::string& prefill) {
+                                   const PoolSizes& sizes, const std::string& backend,
+                                   const std::string& prefill) {
   const ModelInfo& info = parts.model_info;
   const BlockStoreStats blocks = parts.blocks->stats();
   char line[512];
@@ -138,7 +96,7 @@ std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& d
                 Grouped(info.bytes_per_token).c_str(), info.layer_count, info.kv_head_count,
                 info.head_dim, info.kv_type.c_str());
   lines.push_back(line);
-  lines.push_back(TierLine("device", blocks.device_capacity, info));
+  lines.push_back(TierLine("device", blocks.device_capacity, info) + FreeText(sizes));
   if (blocks.host_capacity > 0) lines.push_back(TierLine("host", blocks.host_capacity, info));
   if (const std::optional<DiskTierStats> disk = parts.blocks->disk_stats()) {
     lines.push_back(TierLine("disk", disk->capacity, info, disk->store.quota_bytes) + "; " +
@@ -164,34 +122,17 @@ Status CheckOptions(const LoadOptions& options) {
   return Status();
 }
 
-// Memory that is promised and not there would end the process later, in the middle of its work.
-Status CheckFits(const OffloadConfig& offload, const KvLayout& layout, const DeviceInfo& device) {
-  uint64_t most = device.memory_bytes;
-  uint64_t limit = 0;
-  if (std::ifstream("/sys/fs/cgroup/memory.max") >> limit) most = std::min(most, limit);
-  const auto check = [&](const char* flag, const char* what, uint64_t blocks) {
-    if (blocks <= most / layout.block_bytes()) return Status();
-    return InvalidField(flag, std::string(what) + " " + Grouped(blocks * layout.block_bytes()) +
-                                  " bytes; this process may have " + Grouped(most));
-  };
-  RETURN_IF_ERROR(check("--device-memory", "takes", offload.device_blocks_max));
-  return check("--host-memory", "takes, with --device-memory,",
-               uint64_t{offload.device_blocks_max} + offload.host_blocks_max);
-}
-
-Result<std::unique_ptr<BlockStore>> OpenBlocks(const LoadOptions& options,
-                                               const EngineConfig& config,
+Result<std::unique_ptr<BlockStore>> OpenBlocks(const LoadOptions& options, const PoolSizes& sizes,
                                                const Digest& fingerprint, Model& model,
                                                const Clock& clock,
                                                std::shared_ptr<WakeSignal> wake) {
   const KvLayout& layout = model.kv_layout();
-  OffloadConfig offload = {.host_in_place = options.host_in_place,
-                           .lock_host = options.lock_host,
-                           .host_bandwidth_limit = options.host_bandwidth_limit,
-                           .verify_duplicates = options.verify_duplicate_blocks};
-  ASSIGN_OR_RETURN(offload.device_blocks_max, PoolBlocks(options, layout, config));
-  ASSIGN_OR_RETURN(offload.host_blocks_max, HostBlocks(options, layout));
-  RETURN_IF_ERROR(CheckFits(offload, layout, model.device().info()));
+  const OffloadConfig offload = {.device_blocks_max = sizes.device_blocks,
+                                 .host_blocks_max = sizes.host_blocks,
+                                 .host_in_place = options.host_in_place,
+                                 .lock_host = options.lock_host,
+                                 .host_bandwidth_limit = options.host_bandwidth_limit,
+                                 .verify_duplicates = options.verify_duplicate_blocks};
   std::unique_ptr<SpillStore> spill;
   if (options.open_spill) {
     ASSIGN_OR_RETURN(
@@ -317,8 +258,11 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
                    Model::Create(checkpoint, std::move(chosen.backend), limits, progress));
 
   auto wake = std::make_shared<WakeSignal>();
+  ASSIGN_OR_RETURN(const PoolSizes sizes,
+                   ChoosePoolSizes(options.device_memory_bytes, options.host_memory_bytes,
+                                   model->kv_layout(), config, model->device()));
   ASSIGN_OR_RETURN(std::unique_ptr<BlockStore> blocks,
-                   OpenBlocks(options, config, fingerprint, *model, clock, wake));
+                   OpenBlocks(options, sizes, fingerprint, *model, clock, wake));
   std::unique_ptr<TraceWriter> trace;
   if (!options.trace_path.empty()) {
     ASSIGN_OR_RETURN(trace, TraceWriter::Open(options.trace_path));
@@ -337,7 +281,8 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
   const std::optional<PassFit> calibrated = CalibratePasses(
       options, *loaded.parts.model, loaded.parts.model_info, config, clock, loaded.warnings);
   loaded.parts.restores = MakeRestores(options, config, *loaded.parts.blocks, calibrated, clock);
-  loaded.summary = Summarize(loaded.parts, device, chosen.reason, PrefillText(calibrated, config));
+  loaded.summary =
+      Summarize(loaded.parts, device, sizes, chosen.reason, PrefillText(calibrated, config));
   return loaded;
 }
 

@@ -41,7 +41,7 @@ struct LoadOptions {
   BackendKind backend = BackendKind::kCpu;
   std::string cuda_plugin;            // as in CudaBackendOptions
   BackendMaker make_backend;          // empty: what these five say
-  uint64_t device_memory_bytes = 0;   // of the block pool; 0: fits the machine
+  uint64_t device_memory_bytes = 0;   // of the block pool; 0: what fits (engine/pool_sizes.h)
   uint64_t host_memory_bytes = 0;     // of the host pool; 0: there is none
   bool host_in_place = true;          // OffloadConfig has the meaning
   bool lock_host = false;             // the same

@@ -4,6 +4,10 @@
 // sequences and sessions; deliver then tells the sinks, or has the journal tell them once the
 // changes are durable.
 //
+// A pass that the device cannot do changes nothing but its sequences: they end with kInternal,
+// since what is wrong may be with them. When the device is lost, or passes fail again and again,
+// every sequence ends with kUnavailable, and none runs any more.
+//
 // (1) A sequence in kRestoring or kRunning holds every block of its context; no other one holds
 //     blocks, except for pinned sessions that are idle.
 // (2) A session has at most one sequence.
@@ -66,6 +70,8 @@ class Runner {
 
   // One step. False when there was nothing to do.
   bool Step();
+  // Of a device that is lost, why it is. The step after the one that finds out ends everything.
+  const Status& lost() const { return lost_; }
   // Whether a step would find something to do, as far as is known.
   bool HasWork() const;
 
@@ -137,7 +143,10 @@ class Runner {
   std::vector<Work> PlanWork();
   StepBudget BudgetFor(std::span<const SequenceView> runnable);
   Work WorkFor(Sequence& sequence, uint32_t row_count);
-  std::span<const RowLogits> Compute(const std::vector<Work>& works);
+  Result<std::span<const RowLogits>> Compute(const std::vector<Work>& works);
+  void FailPass(const std::vector<Work>& works, const Status& why);
+  bool FindLoss();
+  bool EndEverything();
   void Commit(const std::vector<Work>& works, std::span<const RowLogits> logits);
   bool MarkWritten(const Work& work);
   bool EndArrival(Sequence& sequence);
@@ -172,6 +181,8 @@ class Runner {
   std::map<std::string, std::vector<Hold>> pins_;
   std::vector<Delivery> deliveries_;
   std::vector<BatchSegment> segments_;
+  uint32_t failed_passes_ = 0;  // in a row
+  Status lost_;
   RunnerCounts counts_;
   RestoreLog restore_log_;
 

@@ -7,10 +7,18 @@
 #include "engine/runner.h"
 
 namespace cairn {
+namespace {
+
+// In a row; then the device is as good as lost, whatever it says itself.
+constexpr uint32_t kFailedPassesMax = 3;
+
+}  // namespace
 
 bool Runner::Step() {
+  if (!lost_.ok()) return EndEverything();
   const Clock::Monotonic begin = clock_.Now();
   store_.Poll();
+  if (FindLoss()) return true;
   store_.WriteBack();
   const bool replayed = ReplaySome();
   ReleaseLongPaused();
@@ -24,10 +32,16 @@ bool Runner::Step() {
   const std::vector<Work> works = PlanWork();
   if (works.empty()) return replayed;
   const Clock::Monotonic planned = clock_.Now();
-  const std::span<const RowLogits> logits = Compute(works);
+  const Result<std::span<const RowLogits>> logits = Compute(works);
+  if (!logits.ok()) {
+    FailPass(works, logits.status());
+    EndRound();
+    return true;
+  }
+  failed_passes_ = 0;
   const Clock::Monotonic computed = clock_.Now();
   if (trace_ != nullptr) TraceRestoredRows(works, planned, computed);
-  Commit(works, logits);
+  Commit(works, *logits);
   const Clock::Monotonic committed = clock_.Now();
   EndRound();
   const Clock::Monotonic delivered = clock_.Now();
@@ -46,6 +60,32 @@ bool Runner::Step() {
     trace_->Span("deliver", committed, delivered);
   }
   return true;
+}
+
+// What the pass was to write is not to be used, and what was written before it is as it was.
+void Runner::FailPass(const std::vector<Work>& works, const Status& why) {
+  if (FindLoss()) return;
+  if (++failed_passes_ == kFailedPassesMax) {
+    lost_ = Unavailable("the device is given up after " + std::to_string(failed_passes_) +
+                        " passes in a row that failed: " + why.message());
+    return;
+  }
+  const Status status(Code::kInternal, "the device could not compute a step: " + why.message());
+  for (const Work& work : works) Cancel(SequenceId(work.sequence->id), status);
+}
+
+bool Runner::FindLoss() {
+  const Status lost = model_.device().lost();
+  if (lost.ok()) return false;
+  lost_ = Unavailable("the device is lost: " + lost.message());
+  return true;
+}
+
+bool Runner::EndEverything() {
+  CancelAll(lost_);
+  store_.EndDepartures();
+  EndRound();
+  return false;
 }
 
 std::vector<Runner::Work> Runner::PlanWork() {
@@ -115,7 +155,7 @@ Runner::Work Runner::WorkFor(Sequence& sequence, uint32_t row_count) {
 }
 
 // One pass over the rows of all works. The logits are of the works that sample, in their order.
-std::span<const RowLogits> Runner::Compute(const std::vector<Work>& works) {
+Result<std::span<const RowLogits>> Runner::Compute(const std::vector<Work>& works) {
   segments_.clear();
   std::span<const EventRef> arrivals;
   for (const Work& work : works) {
@@ -142,9 +182,7 @@ std::span<const RowLogits> Runner::Compute(const std::vector<Work>& works) {
                            .highest_count = highest_count});
     }
   }
-  const Result<std::span<const RowLogits>> logits = model_.Forward(segments_, arrivals);
-  CHECK(logits.ok());
-  return *logits;
+  return model_.Forward(segments_, arrivals);
 }
 
 void Runner::Commit(const std::vector<Work>& works, std::span<const RowLogits> logits) {

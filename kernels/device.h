@@ -63,6 +63,9 @@ class Stream {
   }
   virtual void Clear(void* destination, size_t size_bytes) = 0;
   virtual Status Synchronize() = 0;
+  // A call since the last Synchronize could not put its work on the stream; the next one says why.
+  // Operations do nothing until then, so that none runs on half of its inputs.
+  virtual bool failed() const { return false; }
 };
 
 enum class StreamUse { kCompute, kCopy };
@@ -84,6 +87,11 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
+  // Of a device that is lost, why it is: nothing works on it any more, and what its memory holds is
+  // not to be used. Known once some call has met it; never ok again. Any thread; cheap.
+  virtual Status lost() const { return Status(); }
+  // Of its memory, what nobody has taken by now.
+  virtual Result<uint64_t> FreeBytes() { return info().memory_bytes; }
   // Zero-filled, on huge pages where there are any. kResourceExhausted when there is not so much.
   virtual Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) = 0;
   // The same in the host's memory, page-locked where that makes copies faster.

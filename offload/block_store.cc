@@ -253,7 +253,12 @@ std::optional<PartialBlock> BlockStore::CopyPrefix(const BlockKey& parent,
   Hold copy = std::move(fresh->front());
   stream.Wait(kept.ready());
   stream.Copy(copy.writable_address(), kept.address(), layout_.block_bytes());
-  prefix_copy_ = At(copy.id()).ready = stream.Record();
+  const EventRef copied = stream.Record();
+  if (stream.failed()) {
+    (void)stream.Synchronize();  // nothing of it runs any more; it can be computed instead
+    return std::nullopt;
+  }
+  prefix_copy_ = At(copy.id()).ready = copied;
   ++At(source.block).reuse_count;
   ++counts_.prefix_copies;
   return PartialBlock{std::move(copy), source.token_count};

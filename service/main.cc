@@ -200,12 +200,24 @@ sigset_t StopSignals() {
   return signals;
 }
 
-// Waits for the first SIGTERM or SIGINT; a second one then ends the process at once.
-void WaitForStop() {
+// Waits for the first SIGTERM or SIGINT, or until the device is lost; a second signal then ends the
+// process at once.
+void WaitForStop(const Engine& engine) {
+  constexpr timespec kLook = {.tv_sec = 0, .tv_nsec = 100'000'000};
   const sigset_t signals = StopSignals();
-  int signal = 0;
-  sigwait(&signals, &signal);
+  while (engine.lost().ok() && sigtimedwait(&signals, nullptr, &kLook) < 0) {
+  }
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+// The end of a server whose device is lost: streams have ended already. A driver that hangs over
+// it ends the process all the same.
+int EndWithoutDevice(Server& server, const Status& lost) {
+  constexpr unsigned kSecondsMax = 30;
+  LogError("stopping: " + lost.message() + "; sessions are as they were last answered");
+  alarm(kSecondsMax);
+  server.Drain(std::chrono::seconds(0));
+  return 1;
 }
 
 // What is in memory and worth it goes to the disk, as far as the time permits.
@@ -260,7 +272,8 @@ int Serve(const ServerConfig& config) {
   std::printf("listening on %s\n", (*server)->address().c_str());
   std::fflush(stdout);
 
-  WaitForStop();
+  WaitForStop(engine);
+  if (const Status lost = engine.lost(); !lost.ok()) return EndWithoutDevice(**server, lost);
   LogInfo("stopping: running streams have " + std::to_string(config.drain_grace_seconds) + " s");
   (*server)->Drain(std::chrono::seconds(config.drain_grace_seconds));
   if (*directory != nullptr) WriteIdleBlocks(engine);

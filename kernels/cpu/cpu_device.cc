@@ -181,6 +181,7 @@ class CpuDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
+  Result<uint64_t> FreeBytes() override { return info_.memory_bytes - allocated_bytes_; }
 
   Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override {
     if (size_bytes == 0) return InvalidArgument("a buffer of 0 bytes");

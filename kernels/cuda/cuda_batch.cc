@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/block_copies.h"
+#include "kernels/cuda/cuda_stream.h"
 
 namespace cairn::cuda {
 namespace {
@@ -64,22 +65,30 @@ Status CudaBatch::WaitForCopies() {
   return copied == nullptr ? Status() : copied->Wait();
 }
 
+// Whatever fails makes the stream a failed one, so that no operation takes the rows of an earlier
+// batch for those of this one.
 void CudaBatch::Send(Stream& stream) {
   CHECK(rows().size() <= limits_.rows_max && segments().size() <= limits_.rows_max);
-  plan_status_ = WaitForCopies();
-  if (!plan_status_.ok()) return;
+  is_planned_ = false;
+  const Status status = Arrange(stream);
+  if (!status.ok()) static_cast<CudaStream&>(stream).Fail(status);
+}
+
+Status CudaBatch::Arrange(Stream& stream) {
+  RETURN_IF_ERROR(WaitForCopies());
   std::copy(rows().begin(), rows().end(), rows_.host<BatchRow>());
   parts_ = {rows_.PartOf(rows().size_bytes())};
   ArrangeSegments();
-  is_planned_ = false;
-  if (shape_.has_value()) plan_status_ = ArrangePlan(stream);
+  if (shape_.has_value()) RETURN_IF_ERROR(ArrangePlan(stream));
   SendParts(stream);
+  return Status();
 }
 
 void CudaBatch::SendParts(Stream& stream) {
   stream.CopyBatch(parts_);
   parts_.clear();
   copied_ = stream.Record();
+  if (stream.failed()) copied_ = nullptr;  // it is synchronized before the next batch
 }
 
 // Segments that share a table on the host share it on the device.
@@ -139,7 +148,6 @@ Status CudaBatch::ArrangePlan(Stream& stream) {
 Result<CudaBatch::Work> CudaBatch::WorkOf(uint32_t segment_count, uint32_t group,
                                           uint32_t chunk_queries, Stream& stream) {
   CHECK(segment_count <= segments().size());
-  RETURN_IF_ERROR(plan_status_);
   const Shape shape = {group, chunk_queries};
   if (!is_planned_ || shape_ != shape) {
     RETURN_IF_ERROR(WaitForCopies());
@@ -164,8 +172,8 @@ Result<CudaBatch::Work> CudaBatch::WorkOf(uint32_t segment_count, uint32_t group
 }
 
 std::optional<CudaBatch::RepeatedWork> CudaBatch::repeated_work() const {
-  const bool is_possible = is_planned_ && plan_status_.ok() && HasOneRowEach() &&
-                           !plan_.spans.empty() && plan_.chunks.empty();
+  const bool is_possible =
+      is_planned_ && HasOneRowEach() && !plan_.spans.empty() && plan_.chunks.empty();
   if (!is_possible) return std::nullopt;
   return RepeatedWork{static_cast<uint32_t>(plan_.spans.size()), work_.device<std::byte>()};
 }

@@ -77,6 +77,7 @@ class CudaBatch final : public Batch {
 
   CudaBatch(Device& device, const BatchLimits& limits) : device_(device), limits_(limits) {}
   void Send(Stream& stream) override;
+  Status Arrange(Stream& stream);
   void ArrangeSegments();
   bool HasOneRowEach() const { return rows().size() == segments().size(); }
   Status ArrangePlan(Stream& stream);
@@ -94,7 +95,6 @@ class CudaBatch final : public Batch {
   std::optional<Shape> shape_;
   bool is_planned_ = false;
   AttentionPlan plan_;
-  Status plan_status_;
 };
 
 }  // namespace cairn::cuda

@@ -30,7 +30,8 @@ class CudaContext {
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
-  // The Status of a call; a sticky one is remembered.
+  // The Status of a call; a sticky one is remembered. The calling thread's last error, which the
+  // next launch would answer with, is taken.
   Status Check(cudaError_t error, const char* doing);
   // The first sticky error; ok when there was none.
   Status lost() const;
@@ -50,6 +51,7 @@ CudaContext::~CudaContext() {
 
 Status CudaContext::Check(cudaError_t error, const char* doing) {
   if (error == cudaSuccess) return Status();
+  (void)cudaGetLastError();
   Status status = ToStatus(error, doing);
   if (IsSticky(error)) {
     std::lock_guard lock(mutex_);
@@ -93,7 +95,9 @@ class CudaEvent final : public Event {
 
   cudaEvent_t handle() const { return event_; }
   bool Passed() const override {
-    return event_ == nullptr || cudaEventQuery(event_) != cudaErrorNotReady;
+    if (event_ == nullptr || cudaEventQuery(event_) != cudaErrorNotReady) return true;
+    (void)cudaGetLastError();  // or the next launch would answer so
+    return false;
   }
   Status Wait() override {
     if (event_ == nullptr) return NoEvent();
@@ -135,6 +139,7 @@ class DeviceStream final : public CudaStream {
   void CopyBatch(std::span<const CopyPart> parts) override;
   void Clear(void* destination, size_t size_bytes) override;
   Status Synchronize() override;
+  bool failed() const override { return !error_.ok(); }
 
   cudaStream_t handle() const override { return handle_; }
   void Fail(Status status) override {
@@ -148,16 +153,20 @@ class DeviceStream final : public CudaStream {
   const std::shared_ptr<CudaContext> context_;
   const cudaStream_t handle_;
   Status error_;             // the first since the last Synchronize
-  Status unrecorded_error_;  // the first since the last Record
+  Status unrecorded_error_;  // the first since the last Record or Synchronize
 };
 
 EventRef DeviceStream::Record() {
   Result<cudaEvent_t> event = context_->TakeEvent();
   if (!event.ok()) {
     Fail(event.status());
+    (void)cudaStreamSynchronize(handle_);  // such an event counts as passed
     return std::make_shared<CudaEvent>(context_, nullptr, Status());
   }
-  Check(cudaEventRecord(*event, handle_), "recording an event");
+  if (const cudaError_t error = cudaEventRecord(*event, handle_); error != cudaSuccess) {
+    Check(error, "recording an event");
+    (void)cudaStreamSynchronize(handle_);  // the same of one that was never recorded
+  }
   return std::make_shared<CudaEvent>(context_, *event, std::exchange(unrecorded_error_, Status()));
 }
 
@@ -185,6 +194,7 @@ void DeviceStream::Clear(void* destination, size_t size_bytes) {
 Status DeviceStream::Synchronize() {
   Check(cudaStreamSynchronize(handle_), "waiting for a stream");
   Status error = std::exchange(error_, Status());
+  unrecorded_error_ = Status();
   RETURN_IF_ERROR(context_->lost());
   return error;
 }
@@ -211,6 +221,12 @@ class CudaDevice final : public Device {
         numa_node_(numa_node) {}
 
   const DeviceInfo& info() const override { return info_; }
+  Status lost() const override { return context_->lost(); }
+  Result<uint64_t> FreeBytes() override {
+    size_t free_bytes = 0, memory_bytes = 0;
+    RETURN_IF_ERROR(context_->Check(cudaMemGetInfo(&free_bytes, &memory_bytes), "asking for room"));
+    return uint64_t{free_bytes};
+  }
 
   Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override {
     if (size_bytes == 0) return InvalidArgument("a buffer of 0 bytes");

@@ -1,10 +1,10 @@
 // A GPU as a device: memory, streams and events over the CUDA runtime.
 //
 // Calls that cannot return a Status put their errors down. An error of one call stays with its
-// stream, which reports it at the next Synchronize; so does the next event that is recorded. One
-// that makes the device unusable (IsSticky) stays with the device: from then on every Synchronize,
-// Allocate and Event::Wait reports it. An event behind work that failed has passed, since nothing
-// more will come, and its Wait says so.
+// stream, which reports it at the next Synchronize and runs no operation until then; the next event
+// that is recorded says it too. One that makes the device useless (IsSticky) stays with the device,
+// which is lost: from then on every Synchronize, Allocate and Event::Wait reports it. An event
+// behind work that failed so has passed, since nothing more will come, and its Wait says so.
 //
 // Host memory lies on huge pages, near the GPU where the machine says where that is, and is
 // page-locked. Streams are CudaStreams; nobody uses the null stream, and none waits for it. Threads

@@ -84,6 +84,7 @@ class CudaOps final : public Ops {
 
 void CudaOps::Embed(const EmbedArgs& args, Stream& stream) {
   CudaStream& cuda = AsCuda(stream);
+  if (cuda.failed()) return;
   cuda.Note(LaunchEmbed(AsCuda(args.table).matrix(), AsCuda(args.batch).device_rows(),
                         RowCount(args.batch), args.out, cuda.handle()));
 }
@@ -91,18 +92,21 @@ void CudaOps::Embed(const EmbedArgs& args, Stream& stream) {
 void CudaOps::RmsNorm(const RmsNormArgs& args, Stream& stream) {
   CHECK(args.width > 0);
   CudaStream& cuda = AsCuda(stream);
+  if (cuda.failed()) return;
   cuda.Note(LaunchRmsNorm(args, cuda.handle()));
 }
 
 void CudaOps::SwiGlu(const SwiGluArgs& args, Stream& stream) {
   CHECK(args.width > 0);
   CudaStream& cuda = AsCuda(stream);
+  if (cuda.failed()) return;
   cuda.Note(LaunchSwiGlu(args, cuda.handle()));
 }
 
 void CudaOps::TopLogits(const TopLogitsArgs& args, Stream& stream) {
   CHECK(args.count > 0 && args.count <= std::min(kTopLogitsMax, args.width));
   CudaStream& cuda = AsCuda(stream);
+  if (cuda.failed()) return;
   const Result<uint64_t*> scratch = ranked_.Reserve<uint64_t>(TopLogitsScratchCount(args), stream);
   if (!scratch.ok()) return cuda.Fail(scratch.status());
   cuda.Note(LaunchTopLogits(args, *scratch, cuda.handle()));
@@ -155,7 +159,7 @@ bool CudaOps::IsDense(const MatMulArgs& args, const MatMulOutput& output) const 
 void CudaOps::MatMul(const MatMulArgs& args, Stream& stream) {
   CudaStream& cuda = AsCuda(stream);
   CHECK(!args.outputs.empty() && args.outputs.size() <= kProductsMax);
-  if (args.row_count == 0) return;
+  if (args.row_count == 0 || cuda.failed()) return;
   if (const Status status = Multiply(args, cuda); !status.ok()) cuda.Fail(status);
 }
 
@@ -207,12 +211,14 @@ void CudaOps::RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) {
   CHECK(layout.type == KvType::kF16 && args.layer < layout.layer_count);
   CHECK(layout.head_dim % 2 == 0 && args.rotary_dim % 2 == 0);
   CHECK(args.rotary_dim <= layout.head_dim);
+  if (cuda.failed()) return;
   cuda.Note(LaunchRopeWriteKv(args, AsCuda(args.batch).device_rows(), RowCount(args.batch),
                               cuda.handle()));
 }
 
 void CudaOps::PagedAttention(const PagedAttentionArgs& args, Stream& stream) {
   CudaStream& cuda = AsCuda(stream);
+  if (cuda.failed()) return;
   if (const Status status = Attend(args, cuda); !status.ok()) cuda.Fail(status);
 }
 

@@ -14,7 +14,8 @@ namespace cairn::cuda {
 class CudaStream : public Stream {
  public:
   virtual cudaStream_t handle() const = 0;
-  // Work could not be put on the stream. The first such Status is what Synchronize gives.
+  // Work could not be put on the stream, which has failed with it. The first such Status is what
+  // Synchronize gives.
   virtual void Fail(Status status) = 0;
   // The same for what the runtime answers.
   void Note(cudaError_t error) {

@@ -12,6 +12,7 @@ GraphCache::~GraphCache() {
 
 void GraphCache::Run(const std::function<GraphShape()>& shape_now,
                      const std::function<void()>& operations, CudaStream& stream) {
+  if (stream.failed()) return;
   const auto found = entries_.find(shape_now());
   if (found == entries_.end()) {
     operations();
@@ -22,23 +23,30 @@ void GraphCache::Run(const std::function<GraphShape()>& shape_now,
   Entry& entry = found->second;
   entry.last_use = ++use_count_;
   if (entry.graph == nullptr && !entry.is_refused) {
-    entry.graph = Record(operations, stream.handle());
+    entry.graph = Record(operations, stream);
+    if (stream.failed()) return;  // the next pass records it
     entry.is_refused = entry.graph == nullptr;
+    if (entry.is_refused) (void)cudaGetLastError();  // or the next launch would answer with it
   }
   if (entry.is_refused) return operations();
   stream.Note(cudaGraphLaunch(entry.graph, stream.handle()));
 }
 
-// Null when it could not be recorded. Nothing has been done then either.
-cudaGraphExec_t GraphCache::Record(const std::function<void()>& operations, cudaStream_t stream) {
+// Null when it could not be recorded. Nothing has been done then either. What failed on the way is
+// not in the graph, which is then good for nothing.
+cudaGraphExec_t GraphCache::Record(const std::function<void()>& operations, CudaStream& stream) {
   // Other threads may do what they like meanwhile.
-  if (cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
+  if (cudaStreamBeginCapture(stream.handle(), cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
     return nullptr;
   }
   operations();
   cudaGraph_t graph = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(stream, &graph);
+  const cudaError_t ended = cudaStreamEndCapture(stream.handle(), &graph);
   if (ended != cudaSuccess || graph == nullptr) return nullptr;
+  if (stream.failed()) {
+    (void)cudaGraphDestroy(graph);
+    return nullptr;
+  }
   cudaGraphExec_t executable = nullptr;
   const cudaError_t made = cudaGraphInstantiate(&executable, graph, 0);
   (void)cudaGraphDestroy(graph);

@@ -47,7 +47,7 @@ class GraphCache {
     bool is_refused = false;
     uint64_t last_use = 0;
   };
-  static cudaGraphExec_t Record(const std::function<void()>& operations, cudaStream_t stream);
+  static cudaGraphExec_t Record(const std::function<void()>& operations, CudaStream& stream);
   void DropOldest();
 
   std::map<GraphShape, Entry> entries_;

@@ -8,9 +8,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <semaphore>
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/cuda_stream.h"
 #include "tests/cuda_emu/test_device.h"
 
 namespace cairn::cuda {
@@ -65,6 +67,14 @@ TEST(CudaDevice, HasNoMoreMemoryThanThereIs) {
   EXPECT_TRUE(device->AllocateHost(4096).ok());
 }
 
+TEST(CudaDevice, SaysWhatIsFree) {
+  const cuemu::TestMachine machine;
+  const std::unique_ptr<Device> device = Make();
+  EXPECT_EQ(*device->FreeBytes(), uint64_t{32} << 20);
+  const std::unique_ptr<Buffer> buffer = *device->Allocate(size_t{20} << 20);
+  EXPECT_EQ(*device->FreeBytes(), uint64_t{12} << 20);
+}
+
 TEST(CudaDevice, AnErrorOfACallIsReportedOnceAndByItsStream) {
   const cuemu::TestMachine machine;
   const std::unique_ptr<Device> device = Make();
@@ -80,6 +90,42 @@ TEST(CudaDevice, AnErrorOfACallIsReportedOnceAndByItsStream) {
   EXPECT_TRUE(stream->Synchronize().ok());
 }
 
+TEST(CudaDevice, AStreamHasFailedUntilItIsSynchronized) {
+  const cuemu::TestMachine machine;
+  const std::unique_ptr<Device> device = Make();
+  const std::unique_ptr<Stream> stream = NewStream(*device);
+  const std::unique_ptr<Buffer> buffer = *device->Allocate(64);
+  for (const char* call : {"cudaMemsetAsync", "cudaEventRecord"}) {
+    cuemu::FailCall(call, 1, cudaErrorInvalidValue);
+    stream->Clear(buffer->data(), 64);
+    EXPECT_EQ(stream->Record()->Wait().code(), Code::kInternal);
+    EXPECT_TRUE(stream->Record()->Wait().ok());
+    EXPECT_TRUE(stream->failed()) << call;
+    EXPECT_EQ(stream->Synchronize().code(), Code::kInternal);
+    EXPECT_FALSE(stream->failed());
+  }
+  EXPECT_TRUE(device->lost().ok());
+}
+
+// An event that has not passed is no error, though CUDA takes it down as one.
+TEST(CudaDevice, AskingForAnEventLeavesNothingForTheNextLaunch) {
+  const cuemu::TestMachine machine;
+  const std::unique_ptr<Device> device = Make();
+  const std::unique_ptr<Stream> stream = NewStream(*device);
+  std::binary_semaphore may_go_on(0);
+  const auto wait = [](void* semaphore) {
+    static_cast<std::binary_semaphore*>(semaphore)->acquire();
+  };
+  ASSERT_EQ(cudaLaunchHostFunc(static_cast<CudaStream&>(*stream).handle(), wait, &may_go_on),
+            cudaSuccess);
+  const EventRef event = stream->Record();
+  EXPECT_FALSE(event->Passed());
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  may_go_on.release();
+  EXPECT_TRUE(event->Wait().ok());
+  EXPECT_TRUE(event->Passed());
+}
+
 TEST(CudaDevice, ALostDeviceIsLostForAll) {
   const cuemu::TestMachine machine;
   {
@@ -87,14 +133,14 @@ TEST(CudaDevice, ALostDeviceIsLostForAll) {
     const std::unique_ptr<Stream> stream = NewStream(*device);
     const std::unique_ptr<Stream> other = NewStream(*device);
     const std::unique_ptr<Buffer> buffer = *device->Allocate(64);
+    const EventRef event = stream->Record();
     cuemu::FailCall("cudaMemcpyAsync", 1, cudaErrorIllegalAddress);
     stream->Copy(buffer->data(), buffer->data() + 32, 32);
-    const EventRef event = stream->Record();
-    EXPECT_TRUE(event->Passed());
     for (int again = 0; again < 2; ++again) {
       EXPECT_EQ(stream->Synchronize().code(), Code::kUnavailable);
       EXPECT_EQ(other->Synchronize().code(), Code::kUnavailable);
       EXPECT_EQ(event->Wait().code(), Code::kUnavailable);
+      EXPECT_EQ(device->lost().code(), Code::kUnavailable);
       EXPECT_EQ(device->Allocate(64).status().code(), Code::kUnavailable);
       EXPECT_EQ(device->AllocateHost(64).status().code(), Code::kUnavailable);
     }

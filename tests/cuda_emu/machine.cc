@@ -83,6 +83,14 @@ uint64_t Machine::CallCount(const std::string& function) {
   return found == call_counts_.end() ? 0 : found->second;
 }
 
+size_t Machine::CancelFailures() {
+  const std::lock_guard lock(mutex_);
+  size_t count = 0;
+  for (const auto& [function, faults] : faults_) count += faults.size();
+  faults_.clear();
+  return count;
+}
+
 void Machine::SetStickyError(cudaError_t error) {
   cudaError_t none = cudaSuccess;
   sticky_error_.compare_exchange_strong(none, error);
@@ -209,10 +217,14 @@ Statistics Machine::statistics() {
 // ---- emulator.h
 // -----------------------------------------------------------------------------------
 
-void Configure(const Settings& settings) { Machine::Replace(settings); }
+void Configure(const Settings& settings) {
+  Machine::Replace(settings);
+  cudaGetLastError();
+}
 void FailCall(const std::string& function, int call_number, cudaError_t error) {
   Machine::Get().FailCall(function, call_number, error);
 }
+size_t CancelFailures() { return Machine::Get().CancelFailures(); }
 std::vector<std::string> TakeReports() { return Machine::Get().TakeReports(); }
 void ClearStickyError() {
   Machine::Get().ClearStickyError();

@@ -38,6 +38,7 @@ class Machine {
   // ---- errors
   // What a runtime function returns before it does anything: a sticky error, or one of FailCall.
   cudaError_t Enter(const char* function);
+  size_t CancelFailures();
   void FailCall(const std::string& function, int call_number, cudaError_t error);
   uint64_t CallCount(const std::string& function);
   cudaError_t sticky_error() const { return sticky_error_; }

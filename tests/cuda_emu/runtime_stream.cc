@@ -105,7 +105,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   CUEMU_ENTER(cudaStreamQuery);
   CUEMU_STREAM(stream);
   const cairn::cuemu::VectorClock clock = stream->clock();
-  if (!stream->idle()) return cudaErrorNotReady;
+  if (!stream->idle()) return Answer(cudaErrorNotReady);
   Machine::Get().HostWaitedFor(clock);
   return Answer(Machine::Get().sticky_error());
 }
@@ -157,7 +157,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   CUEMU_ENTER(cudaEventQuery);
   const EventState::Last last = event->state->last();
-  if (!last.passed) return cudaErrorNotReady;
+  if (!last.passed) return Answer(cudaErrorNotReady);
   Machine::Get().HostWaitedFor(last.clock);
   return Answer(Machine::Get().sticky_error());
 }

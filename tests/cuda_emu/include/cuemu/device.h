@@ -47,6 +47,8 @@ inline constexpr int warpSize = 32;
 
 namespace cairn::cuemu {
 
+// What a launch answers under nvcc (gpu.h): the last error of this thread that nobody has taken,
+// an earlier call's too.
 template <class... Parameters, class... Arguments>
 cudaError_t LaunchKernel(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                          size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
@@ -61,8 +63,9 @@ cudaError_t LaunchKernel(const char* name, void (*kernel)(Parameters...), dim3 g
     std::apply(call->kernel, call->arguments);
   };
   const auto destroy = [](void* memory) { delete static_cast<Closure*>(memory); };
-  return EnqueueLaunch({reinterpret_cast<const void*>(kernel), name, grid, block, shared_bytes,
-                        stream, run, destroy, closure, sizeof *closure});
+  (void)EnqueueLaunch({reinterpret_cast<const void*>(kernel), name, grid, block, shared_bytes,
+                       stream, run, destroy, closure, sizeof *closure});
+  return cudaGetLastError();
 }
 
 }  // namespace cairn::cuemu

@@ -40,6 +40,8 @@ void Configure(const Settings& settings);
 // The `call_number`th call from now (1: the next) of this runtime function returns `error`; when it
 // is one that CUDA keeps (an illegal address, a failed launch), every call after it does too.
 void FailCall(const std::string& function, int call_number, cudaError_t error);
+// Forgets the failures that have not come; how many.
+size_t CancelFailures();
 
 // What was found since the last time, oldest first.
 std::vector<std::string> TakeReports();
