@@ -47,6 +47,7 @@ TEST_F(RuntimeTest, AnEventOrdersTwoStreams) {
   ASSERT_EQ(cudaEventRecord(event, first.get()), cudaSuccess);
   EXPECT_EQ(cudaEventQuery(event), cudaErrorNotReady);
   EXPECT_EQ(cudaStreamQuery(first.get()), cudaErrorNotReady);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorNotReady);  // or the next launch answers so
   ASSERT_EQ(cudaStreamWaitEvent(second.get(), event, 0), cudaSuccess);
   ASSERT_EQ(LaunchIncrement(array.get(), 8, second.get()), cudaSuccess);
   gate.open.release();

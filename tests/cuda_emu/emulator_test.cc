@@ -157,6 +157,7 @@ TEST_P(EmulatorTest, DynamicSharedMemoryHasItsLimits) {
   expect_reversed(48 << 10);
   EXPECT_EQ(LaunchDynamic(out.get(), 64 << 10, false, stream.get()), cudaErrorInvalidValue);
   EXPECT_EQ(LaunchDynamic(out.get(), 228 << 10, true, stream.get()), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);  // of asking for so much, not of a launch
   ASSERT_EQ(LaunchDynamic(out.get(), 227 << 10, true, stream.get()), cudaSuccess);
   expect_reversed(227 << 10);
 }
