@@ -162,7 +162,7 @@ class ChatTest(unittest.TestCase):
         done = self.ctl.run("chat", "--session", "tried", "-n", 4, "--temperature", 9,
                             stdin="Hello\n/resume nowhere\n/fork Not_An_Id\n")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("cairnctl: INVALID_ARGUMENT: sampling.temperature", done.stderr)
+        self.assertIn("cairnctl: INVALID_ARGUMENT: --temperature (sampling.temperature)", done.stderr)
         self.assertIn("cairnctl: NOT_FOUND: ", done.stderr)
         self.assertIn("cairnctl: INVALID_ARGUMENT: session_id", done.stderr)
         self.assertEqual(self.tokens("tried"), 0)

@@ -70,7 +70,8 @@ class TidyTest(unittest.TestCase):
     def test_libraries_stay_at_home(self):
         for include, place in [("<grpcpp/grpcpp.h>", "gRPC and Protobuf is at home in service/ tests/"),
                                ('"cairn/v1/common.pb.h"', "gRPC and Protobuf is at home in service/ tests/"),
-                               ("<cuda_runtime.h>", "CUDA is at home in kernels/cuda/ tests/cuda_emu/"),
+                               ("<cuda_runtime.h>", "CUDA is at home in kernels/cuda/ tests/cuda_ tests/cuda_emu/ "
+                                                    "tests/on_device/ tests/bench/cuda_"),
                                ("<boost/asio/post.hpp>", "Boost.Asio is at home in offload/"),
                                ("<rocksdb/db.h>", "RocksDB is at home in offload/rocksdb_ tests/bench/rocksdb_")]:
             self.finds({"engine/bad.h": header(f"#include {include}")}, f"engine/bad.h:3: {place} only")
