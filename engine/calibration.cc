@@ -96,7 +96,8 @@ Status MeasureLongOnesAgain(PassTimer& timer, const std::vector<CalibrationPoint
       return each.rows == point.rows && each.position_sum == position_sum;
     });
     if (sample == samples.end() || sample->seconds < kRepeatedSecondsMax) continue;
-    if ((budget -= sample->seconds) < 0) break;
+    budget -= sample->seconds;
+    if (budget < 0) break;
     ASSIGN_OR_RETURN(const double seconds, timer.Once(point));
     if (seconds > 0) sample->seconds = std::min(sample->seconds, seconds);
   }
