@@ -124,6 +124,7 @@ void SessionTable::Forget(const std::string& id) {
 
 std::vector<std::string> SessionTable::ids() const {
   std::vector<std::string> ids;
+  ids.reserve(sessions_.size());
   for (const auto& [id, session] : sessions_) ids.push_back(id);
   return ids;
 }

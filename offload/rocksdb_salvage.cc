@@ -89,6 +89,7 @@ Status RepairBeside(const rocksdb::Options& options, const std::string& damaged,
   fs::create_directories(path, error);
   RETURN_IF_ERROR(FromError(error, path));
   std::vector<fs::path> files;
+  files.reserve(tables.size());
   for (const rocksdb::LiveFileMetaData& table : tables) files.push_back(damaged + table.name);
   for (const auto& entry : fs::directory_iterator(damaged, error)) {
     if (entry.path().extension() == ".log") files.push_back(entry.path());
