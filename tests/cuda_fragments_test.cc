@@ -32,6 +32,7 @@ std::vector<float> WholeNumbers(size_t count, uint32_t limit, Rng& rng) {
 
 std::vector<uint16_t> ToHalves(const std::vector<float>& values) {
   std::vector<uint16_t> halves;
+  halves.reserve(values.size());
   for (const float value : values) halves.push_back(__half_as_ushort(__float2half_rn(value)));
   return halves;
 }

@@ -124,7 +124,7 @@ TEST_P(CudaRows, TopLogitsAreThoseOfTheCpu) {
     const uint32_t row_count = width < 5000 ? 2 : 1;
     std::vector<float> values;
     for (uint32_t i = 0; i < row_count * width; ++i) {  // many ties
-      values.push_back(static_cast<float>(rng.Below(width)) - static_cast<float>(width / 2));
+      values.push_back(static_cast<float>(rng.Below(width)) - 0.5f * static_cast<float>(width));
     }
     if (width > 2000) {
       values[7] = NAN, values[9] = INFINITY, values[11] = -INFINITY, values[13] = -0.0f;

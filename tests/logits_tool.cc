@@ -58,6 +58,7 @@ class LogitsTool {
     while (blocks.missing_count(tokens.size()) > 0) {
       const auto runs = blocks.MissingRuns(tokens.size(), config_.prefill_chunk);
       std::vector<BatchSegment> segments;
+      segments.reserve(runs.size());
       for (const PositionRange& run : runs) {
         segments.push_back({.tokens = std::span(tokens).subspan(run.begin, run.count),
                             .first_position = run.begin,

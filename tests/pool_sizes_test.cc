@@ -29,7 +29,7 @@ class SomeDevice final : public Device {
   const uint64_t free_bytes_;
 };
 
-constexpr KvLayout kLayout = {.layer_count = 4, .kv_head_count = 2, .head_dim = 64};
+const KvLayout kLayout = {.layer_count = 4, .kv_head_count = 2, .head_dim = 64};
 constexpr uint64_t kBlockBytes = 32768;
 
 Result<PoolSizes> Choose(uint64_t free_bytes, uint64_t device_bytes, uint64_t host_bytes = 0,
