@@ -88,18 +88,16 @@ double Expected(const CalibrationPoint& point, const std::vector<PassSample>& sa
 }
 
 // Of two measurements the shorter one counts: what else the machine does only ever adds to it.
+// `samples` are of `points`.
 Status MeasureLongOnesAgain(PassTimer& timer, const std::vector<CalibrationPoint>& points,
                             double budget, std::vector<PassSample>& samples) {
-  for (const CalibrationPoint& point : points) {
-    const double position_sum = PositionSum(point.first_position, point.rows);
-    const auto sample = std::ranges::find_if(samples, [&](const PassSample& each) {
-      return each.rows == point.rows && each.position_sum == position_sum;
-    });
-    if (sample == samples.end() || sample->seconds < kRepeatedSecondsMax) continue;
-    budget -= sample->seconds;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    PassSample& sample = samples[i];
+    if (sample.seconds < kRepeatedSecondsMax) continue;
+    budget -= sample.seconds;
     if (budget < 0) break;
-    ASSIGN_OR_RETURN(const double seconds, timer.Once(point));
-    if (seconds > 0) sample->seconds = std::min(sample->seconds, seconds);
+    ASSIGN_OR_RETURN(const double seconds, timer.Once(points[i]));
+    if (seconds > 0) sample.seconds = std::min(sample.seconds, seconds);
   }
   return Status();
 }
@@ -117,16 +115,19 @@ Result<PassFit> MeasurePasses(Model& model, uint32_t rows_max, uint32_t position
   const double budget = std::chrono::duration<double>(time).count();
   // The first one finds nothing in the caches.
   ASSIGN_OR_RETURN(double spent, timer.Once(points.front()));
-  std::vector<PassSample> samples;
+  std::vector<CalibrationPoint> measured;
+  measured.reserve(points.size());
+  std::vector<PassSample> samples;  // of these
   for (const CalibrationPoint& point : points) {
     if (samples.size() >= 2 && spent + Expected(point, samples) > budget) continue;
     ASSIGN_OR_RETURN(samples.emplace_back(), timer.Measure(point));
     if (!(samples.back().seconds > 0)) {
       return Status(Code::kUnavailable, "the clock shows no time passing");
     }
+    measured.push_back(point);
     spent += samples.back().seconds;
   }
-  RETURN_IF_ERROR(MeasureLongOnesAgain(timer, points, budget - spent, samples));
+  RETURN_IF_ERROR(MeasureLongOnesAgain(timer, measured, budget - spent, samples));
   Result<PassFit> fit = FitPasses(samples);
   if (fit.ok() && !(fit->costs.token_s > 0)) {
     return Status(Code::kUnavailable, "long passes took no longer than short ones");

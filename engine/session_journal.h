@@ -114,7 +114,6 @@ class SessionJournal {
     DurableBatch batch;
     std::set<std::string> changed;  // ids
     std::vector<Held> held;
-    bool empty() const { return batch.empty() && held.empty(); }
   };
 
   bool IsEmpty() const { return changes_.empty() && held_.empty(); }

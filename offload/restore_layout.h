@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,6 +25,12 @@ class RestoreLayout {
   uint32_t block_count() const { return static_cast<uint32_t>(all_.size()); }
   uint32_t source_count() const { return source_count_; }
   uint32_t absent() const { return source_count_ - 1; }
+  // Of a block; one that is on the device has none.
+  std::optional<uint32_t> SourceOf(uint32_t block) const {
+    const BlockSource source = all_[block];
+    if (source == BlockSource::kDevice) return std::nullopt;
+    return IsLoadable(source) ? ChannelOf(source) : absent();
+  }
 
   // The blocks of a source in increasing order.
   std::span<const uint32_t> blocks(uint32_t source) const {

@@ -151,10 +151,9 @@ double RestoreTimes::FrontBound(const RecomputeCounts& counts) const {
   const uint64_t rows = uint64_t{work.block_count} * problem_.block_tokens + problem_.new_tokens;
   const uint32_t passes =
       rows <= problem_.chunk_tokens ? 1 : (work.block_count - 1) / pass_blocks_ + 1;
-  const double computed_s = problem_.pass.LeastSeconds(
-      rows, passes, PositionSum(work) + (problem_.new_tokens > 0 ? new_position_sum_ : 0));
-  const double new_s = problem_.new_tokens > 0 ? new_s_ : 0;
-  return std::max(problem_.compute_backlog_s + computed_s, loaded_at + new_s);
+  const double computed_s =
+      problem_.pass.LeastSeconds(rows, passes, PositionSum(work) + new_position_sum_);
+  return std::max(problem_.compute_backlog_s + computed_s, loaded_at + new_s_);
 }
 
 void RestoreTimes::CutEarlyPasses(const RecomputeCounts& counts, LoadOrder order) const {
@@ -164,9 +163,9 @@ void RestoreTimes::CutEarlyPasses(const RecomputeCounts& counts, LoadOrder order
   double ready_s = 0;
   early_.Clear(problem_.compute_backlog_s);
   for (uint32_t i = 0; early_.count() < total; ++i) {
-    const BlockSource source = layout_.all()[i];
-    if (source == BlockSource::kDevice) continue;
-    const uint32_t s = IsLoadable(source) ? ChannelOf(source) : layout_.absent();
+    const std::optional<uint32_t> source = layout_.SourceOf(i);
+    if (!source) continue;
+    const uint32_t s = *source;
     if (seen[s]++ < counts[s]) {
       early_.Add(problem_.block_tokens, PositionSum({1, double(i)}), ready_s);
       continue;
@@ -194,10 +193,8 @@ uint32_t RestoreTimes::FirstPassEnd(const RecomputeCounts& counts, LoadOrder ord
   RecomputeCounts seen{};
   uint32_t end = 0;
   for (size_t left = piece_count; left > 0; ++end) {
-    const BlockSource source = layout_.all()[end];
-    if (source == BlockSource::kDevice) continue;
-    const uint32_t s = IsLoadable(source) ? ChannelOf(source) : layout_.absent();
-    if (seen[s]++ < counts[s]) --left;
+    const std::optional<uint32_t> s = layout_.SourceOf(end);
+    if (s && seen[*s]++ < counts[*s]) --left;
   }
   return end;
 }

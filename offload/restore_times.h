@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "offload/early_passes.h"
@@ -134,10 +135,8 @@ void RestoreTimes::VisitPasses(const RecomputeCounts& counts, const Visit& visit
     const uint32_t first = row * layout_.row_blocks();
     const uint32_t last = std::min(layout_.block_count(), first + layout_.row_blocks());
     for (uint32_t i = first; i < last && done < total; ++i) {
-      const BlockSource source = layout_.all()[i];
-      if (source == BlockSource::kDevice) continue;
-      const uint32_t s = IsLoadable(source) ? ChannelOf(source) : layout_.absent();
-      if (before[s]++ >= counts[s]) continue;
+      const std::optional<uint32_t> s = layout_.SourceOf(i);
+      if (!s || before[*s]++ >= counts[*s]) continue;
       ++seen;
       if ((seen - done == pass_blocks_ || seen == total) && !end_pass(seen)) return;
     }

@@ -6,15 +6,12 @@
 #include "tests/batch_mix.h"
 #include "tests/cuda_decoders.h"
 #include "tests/cuda_machine.h"
+#include "tests/sanitized.h"
 
 namespace cairn {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kMixes = 1;
-#else
-constexpr int kMixes = 3;
-#endif
+constexpr int kMixes = kSanitized ? 1 : 3;
 
 HarnessOptions OnCuda() {
   HarnessOptions options;

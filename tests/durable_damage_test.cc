@@ -20,6 +20,7 @@
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/file_size_limit.h"
 #include "tests/fakes/scratch_folder.h"
+#include "tests/sanitized.h"
 
 namespace cairn {
 namespace {
@@ -218,11 +219,7 @@ TEST_F(DurableDamageTest, WaitsForRoom) {
 // Random changes over many tables, then bytes flipped anywhere: what is found of each key is what
 // it was at some time, or nothing; and a flip costs no more than one table.
 TEST_F(DurableDamageTest, FlippedBytesAnywhere) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr int kRounds = 4;
-#else
-  constexpr int kRounds = 10;
-#endif
+  constexpr int kRounds = kSanitized ? 4 : 10;
   int kept = 0, key_count = 0;
   for (uint64_t seed = 1; seed <= kRounds; ++seed) {
     SCOPED_TRACE(seed);
@@ -271,11 +268,7 @@ TEST_F(DurableDamageTest, FlippedBytesAnywhere) {
 // Copies of a damaged store are opened by processes that are killed at random moments; whoever
 // opens it afterwards finds what a salvage without a crash gives.
 TEST_F(DurableDamageTest, KillInTheMidstOfASalvage) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr int kRounds = 5;
-#else
-  constexpr int kRounds = 8;
-#endif
+  constexpr int kRounds = kSanitized ? 5 : 8;
   constexpr const char* kEnds[] = {"", ".damaged", ".salvage", ".salvaged"};
   Open();
   for (int i = 100; i < 400; ++i) Put("k" + std::to_string(i), std::string(9000, 'v'));

@@ -11,6 +11,7 @@
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/hooked_engine.h"
 #include "tests/fakes/memory_store.h"
+#include "tests/sanitized.h"
 
 namespace cairn {
 namespace {
@@ -20,11 +21,7 @@ using Ids = std::vector<uint32_t>;
 constexpr uint32_t kContextLength = 256;
 constexpr int kClients = 3;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kServers = 6;
-#else
-constexpr int kServers = 20;
-#endif
+constexpr int kServers = kSanitized ? 6 : 20;
 
 // A stream's reader, which is full now and then.
 class SlowSink final : public TokenSink {

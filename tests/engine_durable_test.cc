@@ -119,6 +119,14 @@ class EngineDurableTest : public testing::Test {
   void DiskSays(const Status& status) {
     store_->on_commit = [status](const DurableBatch&) { return status; };
   }
+  // From now on each commit says that it began, and waits until it may end.
+  void HoldCommits() {
+    store_->on_commit = [this](const DurableBatch&) {
+      commit_began_.release();
+      commit_may_end_.acquire();
+      return Status();
+    };
+  }
 
   ScratchFolder scratch_;
   const std::string path_ = scratch_.File("tiny.gguf");
@@ -189,11 +197,7 @@ TEST_F(EngineDurableTest, WhatIsDeletedOrExpiredStaysAway) {
 // A commit that takes long holds back the tokens that it makes durable, and everything after them.
 TEST_F(EngineDurableTest, NothingIsSaidBeforeItIsDurable) {
   ASSERT_TRUE(Create("a", RandomTokens(1, 20)).ok());
-  store_->on_commit = [this](const DurableBatch&) {
-    commit_began_.release();
-    commit_may_end_.acquire();
-    return Status();
-  };
+  HoldCommits();
   const auto sink = Decode("a", 3);
   commit_began_.acquire();
   std::promise<Result<SessionInfo>> answer;
@@ -292,11 +296,7 @@ TEST_F(EngineDurableTest, ADiskThatDoesNotAnswerHoldsUpNobodyElse) {
   Start();
   ASSERT_TRUE(Create("a", RandomTokens(1, 20)).ok());
   ASSERT_TRUE(Create("b", {7, 8}).ok());
-  store_->on_commit = [this](const DurableBatch&) {
-    commit_began_.release();
-    commit_may_end_.acquire();
-    return Status();
-  };
+  HoldCommits();
   testing::internal::CaptureStderr();
   const auto stream = Decode("a", 100);
   const StreamId stream_id = last_stream_;
@@ -350,11 +350,7 @@ TEST_F(EngineDurableTest, WhenOnlySessionsWaitForTheDiskTheWatchdogSaysSo) {
   watchdog_max_ = milliseconds(40);
   Start();
   ASSERT_TRUE(Create("a", RandomTokens(1, 20)).ok());
-  store_->on_commit = [this](const DurableBatch&) {
-    commit_began_.release();
-    commit_may_end_.acquire();
-    return Status();
-  };
+  HoldCommits();
   testing::internal::CaptureStderr();
   const auto stream = Decode("a", 100);
   commit_began_.acquire();

@@ -11,15 +11,12 @@
 #include "tests/batch_mix.h"
 #include "tests/fakes/fake_spill_store.h"
 #include "tests/fakes/random_restores.h"
+#include "tests/sanitized.h"
 
 namespace cairn {
 namespace {
 
-#ifdef CAIRN_SANITIZED
-constexpr int kShards = 2;
-#else
-constexpr int kShards = 10;
-#endif
+constexpr int kShards = kSanitized ? 2 : 10;
 constexpr int kHistoriesPerShard = 50;
 
 // A busy engine over tiers of random size and a disk with random faults.

@@ -14,15 +14,12 @@
 #include "tests/batch_mix.h"
 #include "tests/fakes/far_backend.h"
 #include "tests/fakes/random_restores.h"
+#include "tests/sanitized.h"
 
 namespace cairn {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kMixes = 6;
-#else
-constexpr int kMixes = 30;
-#endif
+constexpr int kMixes = kSanitized ? 6 : 30;
 
 BackendMaker Far(uint32_t thread_count, const FarCopies& copies = {}) {
   return [=] { return MakeFarBackend({.thread_count = thread_count}, copies); };

@@ -10,15 +10,12 @@
 #include "offload/restore_times.h"
 #include "tests/restore_problems.h"
 #include "tests/restore_simulator.h"
+#include "tests/sanitized.h"
 
 namespace cairn {
 namespace {
 
-#ifdef CAIRN_SANITIZED
-constexpr int kProblems = 300;
-#else
-constexpr int kProblems = 10000;
-#endif
+constexpr int kProblems = kSanitized ? 300 : 10000;
 
 struct Regrets {
   std::vector<double> values;

@@ -11,6 +11,7 @@
 #include "tests/engine_harness.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/fake_spill_store.h"
+#include "tests/sanitized.h"
 
 namespace cairn {
 namespace {
@@ -239,11 +240,7 @@ TEST_F(TierFaults, T13CancelsAtEveryMomentLeaveNothingBehind) {
   Rng rng(13);
   harness().Create("a", RandomTokens(13, 14 * kBlock));
   Say("a", {}, 1);
-#ifdef CAIRN_SANITIZED
-  constexpr int kRounds = 200;
-#else
-  constexpr int kRounds = 2000;
-#endif
+  constexpr int kRounds = kSanitized ? 200 : 2000;
   for (int round = 0; round < kRounds; ++round) {
     const Tier tier = rng.Chance(0.5) ? Tier::kDisk : rng.Chance(0.5) ? Tier::kHost : Tier::kAbsent;
     ASSERT_TRUE(Suspend(core(), "a", tier).ok());

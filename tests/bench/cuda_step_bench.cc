@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -156,8 +155,7 @@ int Main(int argc, char** argv) {
   for (int i = 2; i < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--compute") {
-      options.load.mode =
-          std::strcmp(argv[i + 1], "fast") == 0 ? ComputeMode::kFast : ComputeMode::kExact;
+      options.load.mode = ModeNamed(argv[i + 1]);
     } else if (flag == "--context") {
       options.context = static_cast<uint32_t>(std::atoi(argv[i + 1]));
     } else if (flag == "--steps") {

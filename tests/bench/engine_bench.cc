@@ -194,8 +194,7 @@ int Main(int argc, char** argv) {
     } else if (argument == "--repeat") {
       repeat = std::atoi(value), ++i;
     } else if (argument == "--compute") {
-      options.mode = std::strcmp(value, "fast") == 0 ? ComputeMode::kFast : ComputeMode::kExact,
-      ++i;
+      options.mode = ModeNamed(value), ++i;
     } else {
       cases.push_back(argument);
     }

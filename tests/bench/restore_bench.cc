@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <string>
@@ -209,7 +208,7 @@ class RestoreBench {
       if (begin > 0) Hold("held", begin);
       Require(core_.CreateSession({.id = "leaving"}, FirstTokens(end)).status());
       bool has_left = false;
-      core_.SuspendSession("leaving", layout.runs[i].tier, [&](Result<SessionInfo> info) {
+      core_.SuspendSession("leaving", layout.runs[i].tier, [&](const Result<SessionInfo>& info) {
         Require(info.status());
         has_left = true;
       });
@@ -283,8 +282,7 @@ bool Parse(int argc, char** argv, RestoreOptions& options) {
   for (int i = 3; i < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--compute") {
-      options.load.mode =
-          std::strcmp(argv[i + 1], "fast") == 0 ? ComputeMode::kFast : ComputeMode::kExact;
+      options.load.mode = ModeNamed(argv[i + 1]);
     } else if (flag == "--context") {
       options.context = static_cast<uint32_t>(std::atoi(argv[i + 1]));
     } else if (flag == "--turns") {

@@ -11,6 +11,7 @@
 #include "tests/cuda_emu/test_device.h"
 #include "tests/engine_harness.h"
 #include "tests/fakes/fake_clock.h"
+#include "tests/sanitized.h"
 
 namespace cairn {
 namespace {
@@ -18,11 +19,7 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kStrides = 7;  // fewer faults
-#else
-constexpr int kStrides = 1;
-#endif
+constexpr int kStrides = kSanitized ? 7 : 1;  // fewer faults
 
 Result<Backend> MakeBackend() { return cuda::MakeCudaBackend(ComputeMode::kExact); }
 
@@ -308,7 +305,7 @@ TEST(LostDevice, TheEngineEndsStreamsRefusesWorkAndIsNotHealthy) {
   engine.Generate(request, late);
   EXPECT_EQ(late->Wait().message(), engine.lost().message());
   std::promise<Status> refused;
-  engine.GetStats([&](Result<EngineStats> stats) { refused.set_value(stats.status()); });
+  engine.GetStats([&](const Result<EngineStats>& stats) { refused.set_value(stats.status()); });
   EXPECT_EQ(refused.get_future().get().code(), Code::kUnavailable);
   clock.Advance(std::chrono::seconds(1));
   std::promise<void> drained;

@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/rng.h"
+#include "tests/fakes/forwarding_device.h"
 #include "tests/fakes/late_copy_device.h"
 
 namespace cairn {
@@ -105,10 +106,10 @@ class FarStream final : public Stream {
 
 Stream& InnerOf(Stream& stream) { return static_cast<FarStream&>(stream).inner(); }
 
-class FarDevice final : public Device {
+class FarDevice final : public ForwardingDevice {
  public:
   FarDevice(std::unique_ptr<Device> inner, const FarCopies& copies)
-      : inner_(std::move(inner)), copies_(copies), info_(inner_->info()) {
+      : ForwardingDevice(std::move(inner)), copies_(copies), info_(ForwardingDevice::info()) {
     info_.backend = "far";
     info_.reads_host_memory = false;
     info_.host_addressable = false;
@@ -116,21 +117,17 @@ class FarDevice final : public Device {
 
   const DeviceInfo& info() const override { return info_; }
   Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<Buffer> inner, inner_->Allocate(size_bytes));
+    ASSIGN_OR_RETURN(std::unique_ptr<Buffer> inner, ForwardingDevice::Allocate(size_bytes));
     return std::unique_ptr<Buffer>(std::make_unique<FarBuffer>(std::move(inner)));
   }
-  Result<std::unique_ptr<Buffer>> AllocateHost(size_t size_bytes) override {
-    return inner_->AllocateHost(size_bytes);
-  }
   Result<std::unique_ptr<Stream>> NewStream(StreamUse use) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<Stream> inner, inner_->NewStream(use));
+    ASSIGN_OR_RETURN(std::unique_ptr<Stream> inner, ForwardingDevice::NewStream(use));
     const double failure_chance = use == StreamUse::kCopy ? copies_.failure_chance : 0;
     return std::unique_ptr<Stream>(
         std::make_unique<FarStream>(std::move(inner), failure_chance, copies_.seed));
   }
 
  private:
-  const std::unique_ptr<Device> inner_;
   const FarCopies copies_;
   DeviceInfo info_;
 };

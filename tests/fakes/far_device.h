@@ -14,16 +14,16 @@
 
 #include "base/check.h"
 #include "base/rng.h"
-#include "kernels/device.h"
+#include "tests/fakes/forwarding_device.h"
 
 namespace cairn {
 
-class FarDevice final : public Device {
+class FarDevice final : public ForwardingDevice {
  public:
   // The inner device's copy streams also play the compute stream. Of the copies, `copy_error` fail.
   explicit FarDevice(std::unique_ptr<Device> inner, double copy_error = 0, uint64_t seed = 1)
-      : inner_(std::move(inner)),
-        info_(inner_->info()),
+      : ForwardingDevice(std::move(inner)),
+        info_(ForwardingDevice::info()),
         places_(std::make_shared<Places>()),
         faults_(std::make_shared<Faults>(copy_error, seed)) {
     info_.reads_host_memory = false;
@@ -33,14 +33,11 @@ class FarDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
 
   Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<Buffer> near, inner_->Allocate(size_bytes));
+    ASSIGN_OR_RETURN(std::unique_ptr<Buffer> near, ForwardingDevice::Allocate(size_bytes));
     return std::unique_ptr<Buffer>(std::make_unique<FarBuffer>(std::move(near), places_));
   }
-  Result<std::unique_ptr<Buffer>> AllocateHost(size_t size_bytes) override {
-    return inner_->AllocateHost(size_bytes);
-  }
   Result<std::unique_ptr<Stream>> NewStream(StreamUse use) override {
-    ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, inner_->NewStream(StreamUse::kCopy));
+    ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, ForwardingDevice::NewStream(StreamUse::kCopy));
     auto faults = use == StreamUse::kCopy ? faults_ : nullptr;
     return std::unique_ptr<Stream>(
         std::make_unique<FarStream>(std::move(stream), places_, std::move(faults)));
@@ -167,7 +164,6 @@ class FarDevice final : public Device {
     bool has_failed_ = false;
   };
 
-  std::unique_ptr<Device> inner_;
   DeviceInfo info_;
   std::shared_ptr<Places> places_;
   std::shared_ptr<Faults> faults_;

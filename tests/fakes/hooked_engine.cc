@@ -9,6 +9,7 @@
 #include "engine/planned_restores.h"
 #include "engine/vocabulary.h"
 #include "kernels/backend.h"
+#include "tests/fakes/forwarding_device.h"
 #include "tests/fakes/forwarding_ops.h"
 
 namespace cairn {
@@ -69,30 +70,22 @@ class HookedStream final : public Stream {
 
 Stream& InnerOf(Stream& stream) { return static_cast<HookedStream&>(stream).inner(); }
 
-class HookedDevice final : public Device {
+class HookedDevice final : public ForwardingDevice {
  public:
   HookedDevice(std::unique_ptr<Device> inner, std::shared_ptr<PassWatch> watch,
                std::function<std::unique_ptr<Stream>()> make_copy_stream)
-      : inner_(std::move(inner)),
+      : ForwardingDevice(std::move(inner)),
         watch_(std::move(watch)),
         make_copy_stream_(std::move(make_copy_stream)) {}
 
-  const DeviceInfo& info() const override { return inner_->info(); }
-  Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override {
-    return inner_->Allocate(size_bytes);
-  }
-  Result<std::unique_ptr<Buffer>> AllocateHost(size_t size_bytes) override {
-    return inner_->AllocateHost(size_bytes);
-  }
   Result<std::unique_ptr<Stream>> NewStream(StreamUse use) override {
     if (use == StreamUse::kCopy && make_copy_stream_) return make_copy_stream_();
-    ASSIGN_OR_RETURN(std::unique_ptr<Stream> inner, inner_->NewStream(use));
+    ASSIGN_OR_RETURN(std::unique_ptr<Stream> inner, ForwardingDevice::NewStream(use));
     if (use == StreamUse::kCopy) return inner;
     return std::unique_ptr<Stream>(std::make_unique<HookedStream>(std::move(inner), watch_));
   }
 
  private:
-  const std::unique_ptr<Device> inner_;
   const std::shared_ptr<PassWatch> watch_;
   const std::function<std::unique_ptr<Stream>()> make_copy_stream_;
 };

@@ -11,26 +11,20 @@
 
 #include "base/rng.h"
 #include "kernels/cpu/cpu_device.h"
+#include "tests/fakes/forwarding_device.h"
 
 namespace cairn {
 
-class LateCopyDevice final : public Device {
+class LateCopyDevice final : public ForwardingDevice {
  public:
   LateCopyDevice(uint64_t memory_bytes, uint64_t seed)
       : LateCopyDevice(MakeCpuDevice({.backend = "cpu", .memory_bytes = memory_bytes}), seed) {}
   // `device` is the CPU's.
   LateCopyDevice(std::unique_ptr<Device> device, uint64_t seed)
-      : device_(std::move(device)), seed_(seed) {}
+      : ForwardingDevice(std::move(device)), seed_(seed) {}
 
-  const DeviceInfo& info() const override { return device_->info(); }
-  Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override {
-    return device_->Allocate(size_bytes);
-  }
-  Result<std::unique_ptr<Buffer>> AllocateHost(size_t size_bytes) override {
-    return device_->AllocateHost(size_bytes);
-  }
   Result<std::unique_ptr<Stream>> NewStream(StreamUse use) override {
-    if (use == StreamUse::kCompute) return device_->NewStream(use);
+    if (use == StreamUse::kCompute) return ForwardingDevice::NewStream(use);
     return std::unique_ptr<Stream>(std::make_unique<LateStream>(seed_ + stream_count_++));
   }
 
@@ -93,7 +87,6 @@ class LateCopyDevice final : public Device {
     const std::shared_ptr<Work> work_;
   };
 
-  std::unique_ptr<Device> device_;
   const uint64_t seed_;
   uint64_t stream_count_ = 0;
 };

@@ -18,6 +18,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "offload/spill_store.h"
 #include "tests/fakes/fake_clock.h"
+#include "tests/fakes/forwarding_device.h"
 
 namespace cairn {
 
@@ -207,23 +208,16 @@ class TimedSpillStore final : public SpillStore {
   std::vector<SpillCompletion> done_;
 };
 
-class TimedDevice final : public Device {
+class TimedDevice final : public ForwardingDevice {
  public:
   // `tells_time`: its events say how long copies took.
   TimedDevice(uint64_t memory_bytes, std::chrono::nanoseconds copy_time, const FakeClock& clock,
               bool tells_time = false)
-      : device_(MakeCpuDevice({.backend = "cpu", .memory_bytes = memory_bytes})),
+      : ForwardingDevice(MakeCpuDevice({.backend = "cpu", .memory_bytes = memory_bytes})),
         copy_time_(copy_time),
         clock_(clock),
         tells_time_(tells_time) {}
 
-  const DeviceInfo& info() const override { return device_->info(); }
-  Result<std::unique_ptr<Buffer>> Allocate(size_t size_bytes) override {
-    return device_->Allocate(size_bytes);
-  }
-  Result<std::unique_ptr<Buffer>> AllocateHost(size_t size_bytes) override {
-    return device_->AllocateHost(size_bytes);
-  }
   Result<std::unique_ptr<Stream>> NewStream(StreamUse /*use*/) override {
     return std::unique_ptr<Stream>(std::make_unique<TimedStream>(copy_time_, clock_, tells_time_));
   }
@@ -268,7 +262,6 @@ class TimedDevice final : public Device {
     Clock::Monotonic busy_until_;
   };
 
-  std::unique_ptr<Device> device_;
   const std::chrono::nanoseconds copy_time_;
   const FakeClock& clock_;
   const bool tells_time_;
