@@ -63,6 +63,7 @@ double DeviceSeconds(Stream& stream, const Effort& effort, Work&& work) {
   int calls = effort.calls_max;
   if (once * calls > effort.round_s) calls = static_cast<int>(effort.round_s / once) + 1;
   std::vector<double> rounds;
+  rounds.reserve(static_cast<size_t>(effort.rounds));
   for (int round = 0; round < effort.rounds; ++round) rounds.push_back(measure(calls));
   return Median(std::move(rounds));
 }
