@@ -139,12 +139,12 @@ class LlamaServer:
 
 
 def come_back_figures(cairn, folder):
-    """Milliseconds to the first token, from each tier. Each has brought the session back once before: pages of a pool come
-    into being when they are first used, which takes longer than copying them."""
+    """Milliseconds to the first token, from each tier, when all of it comes from there. Each has brought the session back once
+    before: pages of a pool come into being when they are first used, which takes longer than copying them."""
     figures = {}
     for how in ("in-place", "copied"):
         with cairn.server("--host-memory", POOL, "--host-blocks", how, "--disk-dir", f"{folder}/{how}", "--disk-memory",
-                          "1GiB", device_memory=POOL) as server, SessionClient(server.address) as client:
+                          "1GiB", "--restore-policy", "load_all", device_memory=POOL) as server, SessionClient(server.address) as client:
             client.create("long")
             usage = client.decode("long", token_ids(CONTEXT))
             client.truncate("long", CONTEXT)
