@@ -195,8 +195,14 @@ std::optional<PassFit> CalibratePasses(const LoadOptions& options, Model& model,
 std::unique_ptr<RestoreStrategy> MakeRestores(const LoadOptions& options,
                                               const EngineConfig& config, const BlockStore& blocks,
                                               const std::optional<PassFit>& calibrated,
-                                              const Clock& clock) {
+                                              const Clock& clock,
+                                              std::vector<std::string>& warnings) {
   if (options.make_restores) return options.make_restores(blocks);
+  if (options.restore_policy == RestorePolicy::kWave && !blocks.may_arrive_by_layer()) {
+    warnings.push_back(
+        "--restore-policy wave: there is none here, restores are planned as by cairn; it takes a "
+        "pool in host memory that blocks are copied from, without a limit");
+  }
   return std::make_unique<PlannedRestores>(RestoreSettings{.policy = options.restore_policy,
                                                            .cut_share = options.restore_cut_share,
                                                            .chunk_tokens = config.prefill_chunk,
@@ -280,7 +286,8 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
                       .warnings = std::move(warnings)};
   const std::optional<PassFit> calibrated = CalibratePasses(
       options, *loaded.parts.model, loaded.parts.model_info, config, clock, loaded.warnings);
-  loaded.parts.restores = MakeRestores(options, config, *loaded.parts.blocks, calibrated, clock);
+  loaded.parts.restores =
+      MakeRestores(options, config, *loaded.parts.blocks, calibrated, clock, loaded.warnings);
   loaded.summary =
       Summarize(loaded.parts, device, sizes, chosen.reason, PrefillText(calibrated, config));
   return loaded;

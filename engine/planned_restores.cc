@@ -46,8 +46,9 @@ PlannedRestores::PlannedRestores(const RestoreSettings& settings, const BlockSto
 }
 
 std::optional<std::chrono::nanoseconds> PlannedRestores::revision_interval() const {
-  const bool adapts =
-      settings_.policy == RestorePolicy::kCairn || settings_.policy == RestorePolicy::kCake;
+  const bool adapts = settings_.policy == RestorePolicy::kCairn ||
+                      settings_.policy == RestorePolicy::kCake ||
+                      settings_.policy == RestorePolicy::kWave;
   if (!adapts || !passes_) return std::nullopt;
   return kRevisionInterval;
 }
@@ -70,6 +71,22 @@ RestorePolicy PlannedRestores::PolicyNow() const {
   return knows ? settings_.policy : RestorePolicy::kLoadAll;
 }
 
+// Why no wave can be carried out now.
+NoWave PlannedRestores::NoWaveFor(const RestoreView& view) const {
+  if (!passes_) return NoWave::kCostsUnknown;
+  if (view.is_ahead) return NoWave::kAhead;
+  if (view.decode_rows > 0) return NoWave::kStreams;
+  if (!store_.copies_host_blocks()) return NoWave::kInPlace;
+  return store_.may_arrive_by_layer() ? NoWave::kNone : NoWave::kPaced;
+}
+
+void PlannedRestores::NoteUnknownCosts(RestorePlan& plan) const {
+  const bool wants_wave = settings_.policy == RestorePolicy::kWave;
+  if (wants_wave && !passes_ && plan.execution != Execution::kNone) {
+    plan.no_wave = NoWave::kCostsUnknown;
+  }
+}
+
 void PlannedRestores::LookAtChannels(std::span<const RestoreView> views) {
   std::array<uint32_t, kRestoreChannels> own{};
   for (const RestoreView& view : views) {
@@ -87,6 +104,7 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view,
   sources.clear();
   for (const Origin origin : view.blocks) sources.push_back(SourceOf(origin));
   uint32_t new_tokens = view.new_tokens;
+  const NoWave no_wave = NoWaveFor(view);
   // Whole blocks of new tokens are absent ones. Beside streams, passes are by the block anyway.
   while (view.decode_rows == 0 && !sources.empty() && sources.back() == BlockSource::kAbsent) {
     sources.pop_back();
@@ -104,8 +122,8 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view,
                              : kUncertaintyMax,
       .cut_share = settings_.cut_share,
       .weight = PriorityWeight(view.priority),
-      .allows_wave = settings_.allows_wave && view.decode_rows == 0 && !view.is_ahead &&
-                     store_.may_arrive_by_layer(),
+      .allows_wave = settings_.allows_wave && no_wave == NoWave::kNone,
+      .no_wave = no_wave,
       .wave_tokens_max = settings_.chunk_tokens};
   if (view.decode_rows > 0) {
     problem.new_pass = problem.pass;
@@ -127,6 +145,7 @@ RestorePlan PlannedRestores::Plan(const RestoreView& view) {
     problem.allows_wave = false;
     PlanRestore(problem, PolicyNow(), scratch_, plan);
   }
+  NoteUnknownCosts(plan);
   plan.verdicts.resize(view.blocks.size(), Verdict::kRecompute);
   if (probe && plan.load_order[kDiskChannel].empty()) {
     plan.verdicts[*probe] = Verdict::kReload;
@@ -146,6 +165,7 @@ std::vector<RestorePlan> PlannedRestores::PlanTogether(std::span<const RestoreVi
   uint32_t turn = 0;
   for (QueuedRestore& queued : PlanRestores(problems, PolicyNow())) {
     RestorePlan& plan = plans[queued.problem] = std::move(queued.plan);
+    NoteUnknownCosts(plan);
     plan.verdicts.resize(views[queued.problem].blocks.size(), Verdict::kRecompute);
     plan.turn = turn++;
   }

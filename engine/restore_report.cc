@@ -36,6 +36,7 @@ RestoreReport ReportOf(const RestorePlan& plan, std::span<const Origin> origins,
     BlockReport block{.tier = tiers[i], .fate = PlannedFate(origins[i], plan.verdicts[i])};
     if (block.fate != BlockFate::kKept) {
       report.execution = plan.execution;
+      report.no_wave = plan.no_wave;
       block.reload_s = ReloadPrice(plan.prices, origins[i]);
       if (has_prices) block.recompute_s = plan.prices.RecomputeSeconds(i);
     }

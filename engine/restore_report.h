@@ -31,6 +31,7 @@ struct BlockReport {
 
 struct RestoreReport {
   Execution execution = Execution::kNone;
+  NoWave no_wave = NoWave::kNone;
   uint32_t block_tokens = 0;
   std::vector<BlockReport> blocks;  // by position; whole ones
   size_t token_count = 0;           // of the context, with the tail that fills no block

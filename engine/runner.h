@@ -132,7 +132,9 @@ class Runner {
   void ReviseTogether(const std::vector<Sequence*>& restores, Clock::Monotonic step_begin);
   RestoreView ViewOf(const Sequence& sequence, std::span<const Origin> blocks) const;
   void SetReaches();
+  static void NoteNoWave(Sequence& sequence, NoWave why);
   ContextBlocks::Reach ReachOf(Sequence& sequence) const;
+  NoWave NoWaveNow(const Sequence& sequence) const;
   double WaveStall(Sequence& sequence, const QueuedCopy& arrival) const;
   void Admit();
   std::vector<Sequence*> WaitingInOrder();

@@ -108,7 +108,8 @@ void Runner::TraceRestore(const Sequence& sequence, const RestoreReport& report,
   };
   trace_->Span("restore", sequence.admitted, now,
                "\"session\":\"" + sequence.session_id + "\",\"execution\":\"" +
-                   std::string(NameOf(report.execution)) +
+                   std::string(NameOf(report.execution)) + "\",\"no_wave\":\"" +
+                   std::string(NameOf(report.no_wave)) +
                    "\",\"reloaded\":" + count(BlockFate::kReloaded) +
                    ",\"recomputed\":" + count(BlockFate::kRecomputed) +
                    ",\"failed\":" + count(BlockFate::kReloadFailed) +

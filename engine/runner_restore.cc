@@ -119,6 +119,8 @@ void Runner::ReviseTogether(const std::vector<Sequence*>& restores, Clock::Monot
     if (sequence.sink == nullptr) plans[i].turn = kTurnAhead;
     if (sequence.admitted >= step_begin && !sequence.blocks->is_wave())
       ReportAgain(sequence, plans[i], origins[i]);
+    const bool is_wave = plans[i].execution == Execution::kWave;
+    if (!is_wave && sequence.blocks->is_loading()) NoteNoWave(sequence, plans[i].no_wave);
     sequence.planned = clock_.Now();
     Settle(sequence,
            [&](ContextBlocks& blocks) { return blocks.Follow(sequence.tokens, plans[i]); });

@@ -138,6 +138,7 @@ Runner::Work Runner::WorkFor(Sequence& sequence, uint32_t row_count) {
       work.arrival = sequence.blocks->Arrival();
     } else {  // others go first, and what waits for layers is done at once or not at all
       sequence.blocks->SetReach(ContextBlocks::Reach::kFront);
+      NoteNoWave(sequence, NoWave::kShared);
       row_count = std::min(row_count, sequence.rows_left());
     }
   }

@@ -25,19 +25,31 @@ void Runner::SetReaches() {
     ContextBlocks& blocks = *sequence->blocks;
     Reach reach = ReachOf(*sequence);
     if (reach == Reach::kBehindArrivals && std::exchange(has_wave, true)) reach = Reach::kNowhere;
-    if (blocks.is_wave() && blocks.is_loading() && reach == Reach::kFront && sequence->restore) {
-      sequence->restore->execution = Execution::kFront;
+    if (blocks.is_wave() && blocks.is_loading() && reach == Reach::kFront) {
+      NoteNoWave(*sequence, NoWaveNow(*sequence));
     }
     blocks.SetReach(reach);
   }
 }
 
-// Beside streams, and where it takes several passes, a wave is carried out as Front.
+// What was planned as a wave is carried out as Front.
+void Runner::NoteNoWave(Sequence& sequence, NoWave why) {
+  if (sequence.restore == nullptr || sequence.restore->execution != Execution::kWave) return;
+  sequence.restore->execution = Execution::kFront;
+  sequence.restore->no_wave = why;
+}
+
+// Beside streams, and where it takes several passes, there is none.
+NoWave Runner::NoWaveNow(const Sequence& sequence) const {
+  if (DecodeRowCount() > 0) return NoWave::kStreams;
+  const bool fits = sequence.blocks->missing_count(sequence.tokens.size()) <= config_.prefill_chunk;
+  return fits ? NoWave::kNone : NoWave::kTokens;
+}
+
 ContextBlocks::Reach Runner::ReachOf(Sequence& sequence) const {
   const ContextBlocks& blocks = *sequence.blocks;
   const bool is_wave = blocks.is_wave() && blocks.is_loading();
-  const bool fits = blocks.missing_count(sequence.tokens.size()) <= config_.prefill_chunk;
-  if (!is_wave || !fits || DecodeRowCount() > 0) return Reach::kFront;
+  if (!is_wave || NoWaveNow(sequence) != NoWave::kNone) return Reach::kFront;
   const CopyRef arrival = blocks.Arrival();
   if (arrival == nullptr) return Reach::kNowhere;
   return WaveStall(sequence, *arrival) <= kStallMax ? Reach::kBehindArrivals : Reach::kNowhere;

@@ -245,7 +245,8 @@ Status ReadProblem(const Json& json, WhatIf& what_if) {
   problem.compute_backlog_s = fields.Number("compute_backlog_s", 0, kSecondsMax, 0);
   problem.uncertainty = fields.Number("uncertainty", 0, 1, 0);
   problem.cut_share = fields.Number("cut_share", 0, 1, problem.cut_share);
-  const std::string policies = "cairn, load_all, recompute_all, greedy, threshold, cake or cut";
+  const std::string policies =
+      "cairn, load_all, recompute_all, greedy, threshold, cake, cut or wave";
   const auto policy = ParseRestorePolicy(fields.Text("policy", policies, "cairn"));
   if (policy.has_value()) {
     what_if.policy = *policy;
@@ -260,6 +261,9 @@ Status ReadProblem(const Json& json, WhatIf& what_if) {
       what_if.policy == RestorePolicy::kCake || what_if.policy == RestorePolicy::kCut;
   if (is_front && !problem.allows_front) {
     fields.Fail("executions", "\"front\", which the policy uses", fields.Find("executions"));
+  }
+  if (what_if.policy == RestorePolicy::kWave && !problem.allows_wave) {
+    fields.Fail("executions", "\"wave\", which the policy uses", fields.Find("executions"));
   }
   ReadChannels(fields.Find("channels"), block_bytes, fields, what_if, status);
   ReadBlocks(fields, what_if);
@@ -281,6 +285,7 @@ std::string PlanText(const WhatIf& what_if) {
   }
   Json answer;
   answer["execution"] = NameOf(plan.execution);
+  if (plan.no_wave != NoWave::kNone) answer["no_wave"] = NameOf(plan.no_wave);
   answer["recompute"] = std::move(recompute);
   answer["load_order"] = std::move(load_order);
   answer["predicted_s"] = plan.predicted_s;

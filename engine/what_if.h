@@ -22,6 +22,8 @@
 //   {"execution": "front", "recompute": [2, 6], "load_order": {"d": [4, 5, 7], "h": [3, 8]},
 //    "predicted_s": 1.5, "load_all_s": 2.5, "recompute_all_s": 3.5}
 //
+// and where the policy is "wave" but there is none, "no_wave": why (NoWave).
+//
 // What is no problem gets {"error": "FIELD: what was expected, and what came"}. Never throws.
 #pragma once
 

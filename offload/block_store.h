@@ -166,7 +166,9 @@ class BlockStore {
   std::vector<Hold> Match(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t priority,
                           std::span<const uint32_t> loads, uint32_t turn = 0,
                           bool by_layer = false);
-  // Blocks in the host pool are copied before they are used, and no limit paces that.
+  // Blocks in the host pool are copied before they are used,
+  bool copies_host_blocks() const { return can_demote(); }
+  // and no limit paces that.
   bool may_arrive_by_layer() const { return can_demote() && copy_queue_->bytes_per_second() == 0; }
   // A hold of block `index` of `tokens`, which begins to load if it does not already; empty when it
   // cannot.

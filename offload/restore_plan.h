@@ -23,6 +23,7 @@ enum class RestorePolicy : uint8_t {
   kThreshold,     // all or nothing: loads when at least so many tokens have copies
   kCake,          // one cut: computes from the front and loads from the back until both meet
   kCut,           // one cut, where it is told: computes before it and loads behind it
+  kWave,          // the Wave of least predicted time; where there is none, as kCairn
 };
 
 // What the engine does for a plan.
@@ -35,6 +36,18 @@ enum class Execution : uint8_t {
 };
 
 inline constexpr size_t kExecutionCount = 5;
+
+// Why there is no Wave where the policy is kWave, or where one was planned.
+enum class NoWave : uint8_t {
+  kNone,          // there is one, or nobody wanted one
+  kCostsUnknown,  // no passes have been seen yet
+  kAhead,         // nobody waits for what comes back
+  kStreams,       // others are running, which would wait for it
+  kInPlace,       // what lies in the host's pool is used there, or there is none
+  kPaced,         // copies are held to a limit
+  kTokens,        // more has to be computed than one pass has room for
+  kShared,        // others took a part of the pass
+};
 
 enum class Verdict : uint8_t {
   kKeep,  // it is on the device, or used where it lies
@@ -66,6 +79,7 @@ struct RestorePlan {
   // The first pass begins when everything before this block is there; 0: with whatever is there.
   uint32_t first_pass_end = 0;
   uint32_t turn = 0;
+  NoWave no_wave = NoWave::kNone;
 
   // Until the first new token is computed.
   double predicted_s = 0;
@@ -75,7 +89,7 @@ struct RestorePlan {
   RestorePrices prices;
 };
 
-// "cairn", "load_all", "recompute_all", "greedy", "threshold", "cake".
+// "cairn", "load_all", "recompute_all", "greedy", "threshold", "cake", "cut", "wave".
 std::string_view NameOf(RestorePolicy policy);
 std::optional<RestorePolicy> ParseRestorePolicy(std::string_view name);
 // "none", "load_all", "recompute_all", "front", "wave".
@@ -83,5 +97,7 @@ std::string_view NameOf(Execution execution);
 std::optional<Execution> ParseExecution(std::string_view name);
 // "keep", "reload", "recompute".
 std::string_view NameOf(Verdict verdict);
+// "none", "costs_unknown", "ahead", "streams", "in_place", "paced", "tokens", "shared".
+std::string_view NameOf(NoWave no_wave);
 
 }  // namespace cairn

@@ -39,6 +39,8 @@ RestorePlanning::Choice RestorePlanning::Choose(RestorePolicy policy) const {
       return Cake();
     case RestorePolicy::kCut:
       return Cut();
+    case RestorePolicy::kWave:
+      return Wave();
   }
   CHECK(false);
 }
@@ -104,6 +106,19 @@ RestorePlanning::Choice RestorePlanning::Cut() const {
   return AsFront(counts, times_.FrontSeconds(counts));
 }
 
+RestorePlanning::Choice RestorePlanning::Wave() const {
+  // No Wave computes less than one that loads everything.
+  const double all_loaded_s = times_.WaveSeconds(load_all_.counts);
+  if (problem_.allows_wave && std::isfinite(all_loaded_s)) {
+    const RestoreSearch search(problem_, layout_, times_);
+    const RestoreSearch::Found wave = search.BestWave(all_loaded_s);
+    return {Execution::kWave, wave.counts, wave.seconds};
+  }
+  Choice best = Best();
+  best.no_wave = problem_.allows_wave ? NoWave::kTokens : problem_.no_wave;
+  return best;
+}
+
 RestorePlanning::Choice RestorePlanning::Cake() const {
   // What is computed before a cut, and what has to be computed all in all.
   const auto before = [&](uint32_t cut) {
@@ -162,6 +177,7 @@ RestorePrices RestorePlanning::PricesOf(const Choice& choice, RestorePrices pric
 
 void RestorePlanning::Write(const Choice& choice, RestorePlan& plan) const {
   plan.execution = choice.execution;
+  plan.no_wave = choice.no_wave;
   plan.chunk_tokens = problem_.chunk_tokens;
   plan.predicted_s = choice.seconds;
   plan.uncertainty_s = problem_.uncertainty * choice.seconds;

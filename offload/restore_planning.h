@@ -21,6 +21,7 @@ class RestorePlanning {
     RecomputeCounts counts{};
     double seconds = 0;
     LoadOrder order = LoadOrder::kForward;
+    NoWave no_wave = NoWave::kNone;
   };
   Choice Choose(RestorePolicy policy) const;
   void Write(const Choice& choice, RestorePlan& plan) const;
@@ -43,6 +44,7 @@ class RestorePlanning {
   Choice Threshold() const;
   Choice Cake() const;
   Choice Cut() const;
+  Choice Wave() const;
   Choice AsFront(const RecomputeCounts& counts, double seconds) const;
   RestorePrices PricesOf(const Choice& choice, RestorePrices prices) const;
 

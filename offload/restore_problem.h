@@ -68,6 +68,7 @@ struct RestoreProblem {
   // Executions that the caller can carry out beside load-all and recompute-all.
   bool allows_front = true;
   bool allows_wave = true;
+  NoWave no_wave = NoWave::kNone;         // why there is no Wave
   bool starts_early = false;              // Front, as above
   uint64_t wave_tokens_max = UINT64_MAX;  // blocks that are recomputed and new tokens
 };

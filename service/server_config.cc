@@ -158,9 +158,10 @@ std::vector<Setting> SchedulingAndOtherSettings() {
        NumberSetting{&C::max_tokens_default, 1, kTokensMax}},
       {"--restore-policy", "restore_policy", "Scheduling", "NAME",
        "what becomes of blocks that are not in memory: cairn (the least predicted time), load_all, "
-       "recompute_all, greedy, threshold, cake or cut",
-       TextSetting{&C::restore_policy,
-                   {"cairn", "load_all", "recompute_all", "greedy", "threshold", "cake", "cut"}}},
+       "recompute_all, greedy, threshold, cake, cut or wave (wherever it can be carried out)",
+       TextSetting{
+           &C::restore_policy,
+           {"cairn", "load_all", "recompute_all", "greedy", "threshold", "cake", "cut", "wave"}}},
       {"--restore-cut", "restore_cut_percent", "Scheduling", "PERCENT",
        "of a context, what --restore-policy cut computes from its beginning; the rest is loaded",
        NumberSetting{&C::restore_cut_percent, 0, 100}},

@@ -250,6 +250,7 @@ v1::LookupPrefixResponse PrefixToProto(const Residency& residency) {
 v1::RestoreReport ToProto(const RestoreReport& report) {
   v1::RestoreReport proto;
   proto.set_execution(ToProto(report.execution));
+  proto.set_no_wave(static_cast<v1::RestoreReport::NoWave>(report.no_wave));  // in the same order
   proto.set_block_tokens(static_cast<int32_t>(report.block_tokens));
   proto.set_token_count(static_cast<int64_t>(report.token_count));
   proto.set_computed_tokens(static_cast<int64_t>(report.computed_count));

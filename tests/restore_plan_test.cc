@@ -6,7 +6,8 @@ namespace cairn {
 namespace {
 
 TEST(RestorePlanTest, NamesAreReadBack) {
-  for (const char* name : {"cairn", "load_all", "recompute_all", "greedy", "threshold", "cake"}) {
+  for (const char* name :
+       {"cairn", "load_all", "recompute_all", "greedy", "threshold", "cake", "cut", "wave"}) {
     ASSERT_TRUE(ParseRestorePolicy(name).has_value()) << name;
     EXPECT_EQ(NameOf(*ParseRestorePolicy(name)), name);
   }
@@ -17,6 +18,7 @@ TEST(RestorePlanTest, NamesAreReadBack) {
   EXPECT_EQ(ParseRestorePolicy("cake"), RestorePolicy::kCake);
   EXPECT_EQ(ParseExecution("wave"), Execution::kWave);
   EXPECT_EQ(NameOf(Verdict::kRecompute), "recompute");
+  EXPECT_EQ(NameOf(NoWave::kShared), "shared");
   EXPECT_FALSE(ParseRestorePolicy("Cairn").has_value());
   EXPECT_FALSE(ParseRestorePolicy("").has_value());
   EXPECT_FALSE(ParseExecution("cake").has_value());

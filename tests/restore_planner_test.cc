@@ -130,6 +130,36 @@ TEST(RestorePlannerTest, WaveOverlapsLayerByLayer) {
   EXPECT_DOUBLE_EQ(plan.load_all_s, 4 + 1);
 }
 
+TEST(RestorePlannerTest, ThePolicyWaveMakesOneWhateverItTakes) {
+  OwnedProblem made = Simple("aaaabbbb", {{.block_s = 2}, {.block_s = 0.5, .comes_whole = true}});
+  made.problem.allows_wave = true;
+  EXPECT_EQ(PlanRestore(made.problem).execution, Execution::kFront);
+  const RestorePlan wave = PlanRestore(made.problem, RestorePolicy::kWave);
+  EXPECT_EQ(wave.execution, Execution::kWave);
+  EXPECT_EQ(wave.no_wave, NoWave::kNone);
+  // Of all Waves it is the one of least time.
+  made.problem.allows_front = false;
+  EXPECT_DOUBLE_EQ(wave.predicted_s, PlanRestore(made.problem).predicted_s);
+  EXPECT_EQ(PlanRestore(Simple("..", {}).problem, RestorePolicy::kWave).execution,
+            Execution::kNone);
+}
+
+TEST(RestorePlannerTest, ThePolicyWaveSaysWhyThereIsNone) {
+  OwnedProblem made = Simple("aaaa-bbb", {{.block_s = 2}, {.block_s = 0.5}});
+  made.problem.no_wave = NoWave::kStreams;
+  const RestorePlan cairn = PlanRestore(made.problem);
+  RestorePlan plan = PlanRestore(made.problem, RestorePolicy::kWave);
+  EXPECT_EQ(cairn.no_wave, NoWave::kNone);  // nobody asked for one
+  EXPECT_EQ(plan.no_wave, NoWave::kStreams);
+  EXPECT_EQ(plan.execution, cairn.execution);
+  EXPECT_EQ(Verdicts(plan), Verdicts(cairn));
+  made.problem.allows_wave = true;
+  made.problem.wave_tokens_max = 3;  // less than what is absent
+  plan = PlanRestore(made.problem, RestorePolicy::kWave);
+  EXPECT_EQ(plan.no_wave, NoWave::kTokens);
+  EXPECT_EQ(plan.execution, cairn.execution);
+}
+
 TEST(RestorePlannerTest, WaveIsOnlyOfSoManyTokens) {
   OwnedProblem made = Simple("aaaa", {{.block_s = 1}});
   made.problem.new_tokens = 4;
@@ -249,7 +279,8 @@ TEST(RestorePlannerTest, NoPolicyBeatsCairn) {
     const double best = PlanRestore(made.problem).predicted_s;
     for (const RestorePolicy policy :
          {RestorePolicy::kLoadAll, RestorePolicy::kRecomputeAll, RestorePolicy::kGreedy,
-          RestorePolicy::kThreshold, RestorePolicy::kCake, RestorePolicy::kCut}) {
+          RestorePolicy::kThreshold, RestorePolicy::kCake, RestorePolicy::kCut,
+          RestorePolicy::kWave}) {
       EXPECT_GE(PlanRestore(made.problem, policy).predicted_s, best * (1 - 1e-3));
     }
   }

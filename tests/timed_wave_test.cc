@@ -13,8 +13,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TimedEngineOptions Options(bool allows_wave) {
+TimedEngineOptions Options(bool allows_wave, RestorePolicy policy = RestorePolicy::kCairn) {
   TimedEngineOptions options;
+  options.policy = policy;
   options.pass = {.pass_s = 0.0002, .sweep_s = 0.004, .token_s = 0.0001};
   options.knows_costs = true;
   options.allows_wave = allows_wave;
@@ -27,7 +28,8 @@ TimedEngineOptions Options(bool allows_wave) {
 
 class TimedWorld {
  public:
-  explicit TimedWorld(bool allows_wave) : engine(Options(allows_wave)) {
+  explicit TimedWorld(bool allows_wave) : TimedWorld(Options(allows_wave)) {}
+  explicit TimedWorld(const TimedEngineOptions& options) : engine(options) {
     engine.disk().read_time = [](const BlockIdentity&) { return milliseconds(4); };
     engine.Prepare("warm", 99, 8, Tier::kHost);  // from which the copies' time is known
     Finish(engine.Start("warm", {}, 1));
@@ -120,17 +122,45 @@ TEST(TimedWave, IsNotForRunningStreamsToWaitFor) {
   EXPECT_EQ(world.waiting_passes(), 0);
 }
 
+// Where it is wanted, but cannot be, the report says why; else there is one, whatever it takes.
+TEST(TimedWave, OfThePolicyIsMadeOrItIsSaidWhyNot) {
+  TimedWorld world(Options(true, RestorePolicy::kWave)), cairn(true);
+  const int64_t waves_before = world.waiting_passes();
+  world.Prepare("back", 5, 32);
+  world.Return("back", 1);
+  EXPECT_EQ(world.LastOf("back").execution, Execution::kWave);
+  EXPECT_EQ(world.LastOf("back").no_wave, NoWave::kNone);
+  EXPECT_EQ(world.waiting_passes(), waves_before + 1);
+  for (TimedWorld* each : {&world, &cairn}) {
+    each->engine.Prepare("disk", 12, 8, Tier::kDisk);
+    each->Return("disk", 64);
+  }
+  EXPECT_EQ(world.LastOf("disk").execution, Execution::kWave);
+  EXPECT_NE(cairn.LastOf("disk").execution, Execution::kWave);
+
+  world.engine.Create("stream", RandomTokens(6, 20));
+  const auto stream = world.engine.Start("stream", {}, 400);
+  world.engine.RunUntil([&] { return stream->tokens.size() > 5; });
+  world.engine.SuspendTo("back", Tier::kHost);
+  world.Return("back", 64);
+  EXPECT_NE(world.LastOf("back").execution, Execution::kWave);
+  EXPECT_EQ(world.LastOf("back").no_wave, NoWave::kStreams);
+  EXPECT_EQ(world.waiting_passes(), waves_before + 1);
+  EXPECT_EQ(cairn.LastOf("disk").no_wave, NoWave::kNone);  // which nobody wanted
+}
+
 // A stream that comes while copies are on their way makes a Front of it.
 TEST(TimedWave, BecomesFrontWhenAStreamComes) {
   TimedWorld world(true);
-  world.Prepare("back", 7, 100);
-  const auto back = world.engine.Start("back", RandomTokens(8, 64), 1);
+  world.Prepare("back", 7, 96);
+  const auto back = world.engine.Start("back", RandomTokens(8, 300), 1);
   world.engine.RunFor(0.01);
   world.engine.Create("stream", RandomTokens(9, 20));
   const auto stream = world.engine.Start("stream", {}, 60);
   world.Finish(back);
   EXPECT_EQ(world.waiting_passes(), 0);
   EXPECT_EQ(world.LastOf("back").execution, Execution::kFront);
+  EXPECT_EQ(world.LastOf("back").no_wave, NoWave::kStreams);
   world.Finish(stream);
   EXPECT_EQ(stream->tokens.size(), 60u);
 }

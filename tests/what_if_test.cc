@@ -53,6 +53,13 @@ TEST(WhatIfTest, TakesWhatIsOptional) {
   EXPECT_NE(Answer("{\"block_tokens\"", "{\"decode_rows\":4,\"block_tokens\"")
                 .find(R"("recompute_all_s":12.0)"),
             std::string::npos);
+  EXPECT_NE(Answer("\"executions\":[\"front\"]", R"("policy":"wave")")
+                .find(R"({"execution":"wave","recompute":)"),
+            std::string::npos);
+  EXPECT_NE(Answer("\"executions\":[\"front\"],\"blocks\":\"hhhhhh\"",
+                   R"("policy":"wave","wave_tokens_max":3,"blocks":"hh-")")
+                .find(R"({"execution":"recompute_all","no_wave":"tokens",)"),
+            std::string::npos);
   // As in restore_planner_test: wave, if it may compute so much and the blocks come by layer.
   const auto wave = [](const std::string& channel, const std::string& problem) {
     return AnswerWhatIf(R"({"block_tokens":4,"block_bytes":100,"layers":10,"new_tokens":4,)"
@@ -111,8 +118,11 @@ TEST(WhatIfTest, SaysWhatIsWrong) {
             error(R"(executions: expected a list of \"front\" and \"wave\", got [\"side\"])"));
   EXPECT_EQ(
       Answer("\"executions\":[\"front\"]", "\"policy\":\"best\""),
-      error("policy: expected cairn, load_all, recompute_all, greedy, threshold, cake or cut, got "
-            R"(\"best\")"));
+      error(
+          "policy: expected cairn, load_all, recompute_all, greedy, threshold, cake, cut or wave, "
+          R"(got \"best\")"));
+  EXPECT_EQ(Answer("\"executions\":[\"front\"]", R"("policy":"wave","executions":["front"])"),
+            error(R"(executions: expected \"wave\", which the policy uses, got [\"front\"])"));
   EXPECT_EQ(Answer("\"executions\":[\"front\"]", R"("policy":"cut","executions":["wave"])"),
             error(R"(executions: expected \"front\", which the policy uses, got [\"wave\"])"));
   EXPECT_NE(Answer("\"executions\"", "\"execution\"").find("execution: unknown; expected one of "),

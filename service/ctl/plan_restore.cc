@@ -30,14 +30,16 @@ constexpr char kHelp[] =
     "  compute_backlog_s         seconds before the first pass can begin\n"
     "  decode_rows               rows of running streams in every pass\n"
     "  uncertainty               share of the prediction within which load-all is taken (0)\n"
-    "  policy                    cairn, load_all, recompute_all, greedy, threshold, cake or\n"
-    "                            cut (cairn)\n"
+    "  policy                    cairn, load_all, recompute_all, greedy, threshold, cake, cut\n"
+    "                            or wave (cairn)\n"
     "  cut_share                 of the context, what cut computes from its beginning (0.5)\n"
     "  executions                of [\"front\",\"wave\"], those that may be used (both)\n"
     "  wave_tokens_max           tokens that wave computes, at most (no bound)\n"
     "\n"
     "The answer's recompute lists blocks by index, in order; load_order lists those that each\n"
-    "channel loads, first to load first. docs/DECISION.md has the model.\n";
+    "channel loads, first to load first; no_wave, where the policy is wave and there is none, "
+    "says\n"
+    "why. docs/DECISION.md has the model.\n";
 
 // One line without its end; what is beyond the bound is read and left out. False: there is none.
 bool ReadLine(std::FILE* file, std::string& line) {

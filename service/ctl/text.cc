@@ -301,8 +301,13 @@ std::string RestoreText(const v1::RestoreReport& report) {
   }
   if (!text.empty()) text += '\n';
   const std::string last = is_plan ? "" : Milliseconds(report.actual_time());
+  const std::string no_wave =
+      report.no_wave() == v1::RestoreReport::NO_WAVE_UNSPECIFIED
+          ? ""
+          : Plain(v1::RestoreReport::NoWave_Name(report.no_wave()), sizeof("NO_WAVE_") - 1);
   return text + Lines({{"execution", Plain(v1::RestoreReport::Execution_Name(report.execution()),
                                            sizeof("EXECUTION_") - 1)},
+                       {"no wave", no_wave},
                        {"predicted", Milliseconds(report.predicted_time())},
                        {"actual", last},
                        {"met at", MeetingText(report)},
