@@ -153,7 +153,9 @@ class Runner {
   bool MarkWritten(const Work& work);
   bool EndArrival(Sequence& sequence);
   size_t RowCount() const;  // of the latest pass
-  void LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseconds forward_time);
+  bool IsRestoring() const;
+  void LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseconds forward_time,
+                     std::chrono::nanoseconds step_time);
   void CommitToken(Sequence& sequence, const RowLogits& logits);
   bool Release(Sequence& sequence, Released released);
   void MakeRoom(Sequence& sequence);

@@ -127,7 +127,15 @@ void Runner::ReviseTogether(const std::vector<Sequence*>& restores, Clock::Monot
   }
 }
 
-void Runner::LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseconds forward_time) {
+bool Runner::IsRestoring() const {
+  return std::ranges::any_of(sequences_, [](const auto& entry) {
+    const Sequence& sequence = *entry.second;
+    return sequence.is_admitted() && (sequence.blocks->is_loading() || sequence.restore_rows() > 0);
+  });
+}
+
+void Runner::LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseconds forward_time,
+                           std::chrono::nanoseconds step_time) {
   // A pass that may have waited for copies says little of what passes cost.
   if (std::ranges::any_of(works, [](const Work& work) { return work.arrival != nullptr; })) {
     restore_log_.AddWaitingPass();
@@ -146,7 +154,9 @@ void Runner::LearnFromPass(const std::vector<Work>& works, std::chrono::nanoseco
     restored.rows += work.restored.rows;
     restored.position_sum += work.restored.position_sum;
   }
-  restore_share_.Note(sample, restored, decode_rows);
+  PassSample step = sample;
+  step.seconds = std::chrono::duration<double>(step_time).count();
+  restore_share_.Note(step, restored, decode_rows, restored.rows > 0 || IsRestoring());
   const std::optional<PassCosts> known = restores_.pass_costs();
   if (known && restored.rows > 0) {
     restore_log_.AddPass(known->Seconds(sample.rows, sample.position_sum), sample.seconds);

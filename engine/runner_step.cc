@@ -49,7 +49,7 @@ bool Runner::Step() {
   ++counts_.steps;
   counts_.step_time += delivered - begin;
   counts_.forward_time += computed - planned;
-  LearnFromPass(works, computed - planned);
+  LearnFromPass(works, computed - planned, delivered - begin);
   if (trace_ != nullptr) {
     trace_->Span("step", begin, delivered,
                  "\"rows\":" + std::to_string(RowCount()) +
