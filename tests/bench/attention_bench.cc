@@ -158,8 +158,15 @@ class Bench {
 
 int Main(int argc, char** argv) {
   std::vector<uint32_t> values = {2, 5, 3, 3, 64, 16};
-  for (int i = 1; i < argc && i <= static_cast<int>(values.size()); ++i) {
-    values[i - 1] = static_cast<uint32_t>(std::strtoul(argv[i], nullptr, 10));
+  for (int i = 1; i < argc; ++i) {
+    const uint64_t value = std::strtoul(argv[i], nullptr, 10);
+    if (value == 0 || value > 65536 || i > static_cast<int>(values.size())) {
+      std::fprintf(stderr,
+                   "usage: attention_bench [threads] [repetitions] [kv_heads group head_dim "
+                   "block_tokens]\n");
+      return 2;
+    }
+    values[i - 1] = static_cast<uint32_t>(value);
   }
   KvLayout layout;
   layout.layer_count = kLayers;

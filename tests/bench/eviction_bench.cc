@@ -41,6 +41,10 @@ void Run(const SimulatedMachine& machine, const Trace& trace) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
+  if (argc > 3 || (argc > 1 && argv[1][0] == '-')) {
+    std::fprintf(stderr, "usage: eviction_bench [SEED [MACHINE]]\n");
+    return 2;
+  }
   const uint64_t seed = argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1;
   const std::string_view only = argc > 2 ? argv[2] : "";
   for (const cairn::SimulatedMachine& machine : cairn::SimulatedMachines()) {

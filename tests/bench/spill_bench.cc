@@ -348,7 +348,7 @@ void Run(Settings settings) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
+  if (argc < 2 || argv[1][0] == '-') {
     std::fprintf(stderr, "usage: %s FOLDER [QUOTA_MIB [STEADY_SECONDS [SHARE [NAME...]]]]\n",
                  argv[0]);
     return 2;

@@ -125,9 +125,9 @@ Status Run(const std::string& path, size_t size_bytes) {
 }  // namespace cairn
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
+  if (argc < 2 || argv[1][0] == '-') {
     std::fprintf(stderr, "usage: tokenizer_bench MODEL.gguf [MEGABYTES]\n");
-    return 1;
+    return 2;
   }
   const size_t megabytes = argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 8;
   const cairn::Status status = cairn::Run(argv[1], megabytes * 1000000);
