@@ -308,8 +308,9 @@ size_t ContextBlocks::ReachEnd() const {
   return reach_ == Reach::kNowhere ? 0 : FirstLoadingBlock();
 }
 
-std::vector<PositionRange> ContextBlocks::AllMissingRuns(size_t token_count) const {
-  return MissingRuns(token_count, UINT32_MAX, entries_.size());
+std::vector<PositionRange> ContextBlocks::AllMissingRuns(size_t token_count,
+                                                         uint32_t row_max) const {
+  return MissingRuns(token_count, row_max, entries_.size());
 }
 
 std::vector<PositionRange> ContextBlocks::MissingRuns(size_t token_count, uint32_t row_max,

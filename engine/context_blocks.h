@@ -112,8 +112,8 @@ class ContextBlocks {
   // The first `row_max` of them below `token_count`, as runs in increasing order: one run, or
   // several when there are holes. All of them may be computed in one pass.
   std::vector<PositionRange> MissingRuns(size_t token_count, uint32_t row_max) const;
-  // All that are missing, computable or not.
-  std::vector<PositionRange> AllMissingRuns(size_t token_count) const;
+  // The same of all that are missing, computable or not.
+  std::vector<PositionRange> AllMissingRuns(size_t token_count, uint32_t row_max) const;
   // The model has written `run`; call it for the runs of MissingRuns in their order. `tokens`: of
   // the whole context.
   void Written(PositionRange run, std::span<const uint32_t> tokens, Clock::Monotonic now);

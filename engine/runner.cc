@@ -249,7 +249,7 @@ void Runner::OnAdmitted(Sequence& sequence) {
   usage.queue_time = sequence.admitted - sequence.received;
   const size_t count = sequence.tokens.size();
   usage.prompt_tokens = static_cast<int64_t>(count);
-  for (const PositionRange& run : sequence.blocks->AllMissingRuns(count)) {
+  for (const PositionRange& run : sequence.blocks->AllMissingRuns(count, UINT32_MAX)) {
     const size_t old_end =
         std::clamp<size_t>(sequence.computed_before, run.begin, size_t{run.begin} + run.count);
     usage.recomputed_tokens += static_cast<int64_t>(old_end - run.begin);

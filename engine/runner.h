@@ -134,7 +134,6 @@ class Runner {
   void SetReaches();
   static void NoteNoWave(Sequence& sequence, NoWave why);
   ContextBlocks::Reach ReachOf(Sequence& sequence) const;
-  NoWave NoWaveNow(const Sequence& sequence) const;
   double WaveStall(Sequence& sequence, const QueuedCopy& arrival) const;
   void Admit();
   std::vector<Sequence*> WaitingInOrder();

@@ -134,9 +134,9 @@ Runner::Work Runner::WorkFor(Sequence& sequence, uint32_t row_count) {
   Work work{.sequence = &sequence, .is_decode = sequence.is_decoding()};
   const size_t count = sequence.tokens.size();
   if (sequence.blocks->reaches_behind_arrivals()) {
-    if (row_count == sequence.rows_left()) {
+    if (row_count == std::min(sequence.rows_left(), config_.prefill_chunk)) {
       work.arrival = sequence.blocks->Arrival();
-    } else {  // others go first, and what waits for layers is done at once or not at all
+    } else {  // others go first, and who waits for layers has a whole pass or none
       sequence.blocks->SetReach(ContextBlocks::Reach::kFront);
       NoteNoWave(sequence, NoWave::kShared);
       row_count = std::min(row_count, sequence.rows_left());

@@ -1,5 +1,5 @@
-// Wave: one pass over all that a sequence has to compute, while the blocks that lie between and
-// before it arrive layer by layer.
+// Wave: one pass over all that a sequence has to compute, or as much as fits, while the blocks that
+// lie between and before it arrive layer by layer. For what does not fit everything is there then.
 //
 // Such a pass begins as late as it can without being over any later: when what has not come yet
 // takes no longer than what is computed before it. So it takes hardly longer than any pass of as
@@ -26,7 +26,7 @@ void Runner::SetReaches() {
     Reach reach = ReachOf(*sequence);
     if (reach == Reach::kBehindArrivals && std::exchange(has_wave, true)) reach = Reach::kNowhere;
     if (blocks.is_wave() && blocks.is_loading() && reach == Reach::kFront) {
-      NoteNoWave(*sequence, NoWaveNow(*sequence));
+      NoteNoWave(*sequence, NoWave::kStreams);
     }
     blocks.SetReach(reach);
   }
@@ -39,17 +39,11 @@ void Runner::NoteNoWave(Sequence& sequence, NoWave why) {
   sequence.restore->no_wave = why;
 }
 
-// Beside streams, and where it takes several passes, there is none.
-NoWave Runner::NoWaveNow(const Sequence& sequence) const {
-  if (DecodeRowCount() > 0) return NoWave::kStreams;
-  const bool fits = sequence.blocks->missing_count(sequence.tokens.size()) <= config_.prefill_chunk;
-  return fits ? NoWave::kNone : NoWave::kTokens;
-}
-
+// Beside streams there is none.
 ContextBlocks::Reach Runner::ReachOf(Sequence& sequence) const {
   const ContextBlocks& blocks = *sequence.blocks;
   const bool is_wave = blocks.is_wave() && blocks.is_loading();
-  if (!is_wave || NoWaveNow(sequence) != NoWave::kNone) return Reach::kFront;
+  if (!is_wave || DecodeRowCount() > 0) return Reach::kFront;
   const CopyRef arrival = blocks.Arrival();
   if (arrival == nullptr) return Reach::kNowhere;
   return WaveStall(sequence, *arrival) <= kStallMax ? Reach::kBehindArrivals : Reach::kNowhere;
@@ -64,7 +58,8 @@ double Runner::WaveStall(Sequence& sequence, const QueuedCopy& arrival) const {
   if (!costs || flow.block_s == 0) return 0;
   uint32_t rows = 0;
   double position_sum = 0;
-  for (const PositionRange& run : sequence.blocks->AllMissingRuns(sequence.tokens.size())) {
+  const auto runs = sequence.blocks->AllMissingRuns(sequence.tokens.size(), config_.prefill_chunk);
+  for (const PositionRange& run : runs) {
     rows += run.count;
     position_sum += PositionSum(run.begin, run.count);
   }

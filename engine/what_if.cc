@@ -255,7 +255,7 @@ Status ReadProblem(const Json& json, WhatIf& what_if) {
   }
   ReadExecutions(fields, problem);
   if (fields.Find("wave_tokens_max") != nullptr) {
-    problem.wave_tokens_max = fields.Count("wave_tokens_max", 0, kTokensMax);
+    problem.wave_tokens_max = fields.Count("wave_tokens_max", 1, kTokensMax);
   }
   const bool is_front =
       what_if.policy == RestorePolicy::kCake || what_if.policy == RestorePolicy::kCut;

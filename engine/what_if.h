@@ -15,7 +15,7 @@
 // of its blocks before all of them are there; "compute_backlog_s"; "decode_rows"; "uncertainty", a
 // share of the prediction (default 0); "policy" (default "cairn"); "cut_share" (default 0.5);
 // "executions", which of "front" and "wave" may be used beside load-all and recompute-all (default
-// both); "wave_tokens_max", what Wave may compute at most (default: no bound).
+// both); "wave_tokens_max", tokens of one pass of Wave (default: no bound).
 //
 // The plan: "recompute" lists what is computed and "load_order" what each channel loads, by index:
 //

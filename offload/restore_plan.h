@@ -45,7 +45,6 @@ enum class NoWave : uint8_t {
   kStreams,       // others are running, which would wait for it
   kInPlace,       // what lies in the host's pool is used there, or there is none
   kPaced,         // copies are held to a limit
-  kTokens,        // more has to be computed than one pass has room for
   kShared,        // others took a part of the pass
 };
 
@@ -97,7 +96,7 @@ std::string_view NameOf(Execution execution);
 std::optional<Execution> ParseExecution(std::string_view name);
 // "keep", "reload", "recompute".
 std::string_view NameOf(Verdict verdict);
-// "none", "costs_unknown", "ahead", "streams", "in_place", "paced", "tokens", "shared".
+// "none", "costs_unknown", "ahead", "streams", "in_place", "paced", "shared".
 std::string_view NameOf(NoWave no_wave);
 
 }  // namespace cairn

@@ -107,16 +107,14 @@ RestorePlanning::Choice RestorePlanning::Cut() const {
 }
 
 RestorePlanning::Choice RestorePlanning::Wave() const {
-  // No Wave computes less than one that loads everything.
-  const double all_loaded_s = times_.WaveSeconds(load_all_.counts);
-  if (problem_.allows_wave && std::isfinite(all_loaded_s)) {
-    const RestoreSearch search(problem_, layout_, times_);
-    const RestoreSearch::Found wave = search.BestWave(all_loaded_s);
-    return {Execution::kWave, wave.counts, wave.seconds};
+  if (!problem_.allows_wave) {
+    Choice best = Best();
+    best.no_wave = problem_.no_wave;
+    return best;
   }
-  Choice best = Best();
-  best.no_wave = problem_.allows_wave ? NoWave::kTokens : problem_.no_wave;
-  return best;
+  const RestoreSearch search(problem_, layout_, times_);
+  const RestoreSearch::Found wave = search.BestWave(times_.WaveSeconds(load_all_.counts));
+  return {Execution::kWave, wave.counts, wave.seconds};
 }
 
 RestorePlanning::Choice RestorePlanning::Cake() const {
@@ -211,10 +209,12 @@ void RestorePlanning::Write(const Choice& choice, RestorePlan& plan) const {
 
 RestorePlanning::Use RestorePlanning::UseOf(const Choice& choice) const {
   Use use;
-  const RestoreTimes::Work work = times_.WorkOf(choice.counts);
-  use.compute_s = choice.execution == Execution::kWave
-                      ? times_.WaveComputeSeconds(work)
-                      : times_.FrontComputeSeconds(work) + times_.NewSeconds();
+  if (choice.execution == Execution::kWave) {
+    const RestoreTimes::WavePasses passes = times_.WavePassesOf(choice.counts);
+    use.compute_s = passes.first_s + passes.others_s;
+  } else {
+    use.compute_s = times_.FrontComputeSeconds(times_.WorkOf(choice.counts)) + times_.NewSeconds();
+  }
   for (uint32_t c = 0; c < times_.channel_count(); ++c) {
     use.channel_s[c] = times_.CrossingCount(choice.counts, c) * problem_.channels[c].block_s;
   }

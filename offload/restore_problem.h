@@ -14,7 +14,8 @@
 //   are a share of 1/layers of all loads. With a channel's loads taking w seconds after its backlog
 //   b, layer l is there at b + w * l / layers, or at b + w where blocks come whole; compute begins
 //   when the first layer is there and its own backlog is done, and no layer is computed before it
-//   is there. There is no Wave of more than `wave_tokens_max` tokens.
+//   is there. One pass has the first `wave_tokens_max` tokens; the others come in passes of as many
+//   after it, for which everything is there.
 #pragma once
 
 #include <cstdint>
@@ -70,7 +71,7 @@ struct RestoreProblem {
   bool allows_wave = true;
   NoWave no_wave = NoWave::kNone;         // why there is no Wave
   bool starts_early = false;              // Front, as above
-  uint64_t wave_tokens_max = UINT64_MAX;  // blocks that are recomputed and new tokens
+  uint64_t wave_tokens_max = UINT64_MAX;  // of one pass of Wave, >= 1
 };
 
 }  // namespace cairn

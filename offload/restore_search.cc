@@ -154,18 +154,17 @@ bool RestoreSearch::Meets(Kind kind, double deadline_s, RecomputeCounts& counts)
 bool RestoreSearch::MeetWave(double deadline_s, RecomputeCounts& counts) const {
   const double layers = problem_.layers;
   for (int round = 0; round < kRoundsMax; ++round) {
-    const RestoreTimes::Work work = times_.WorkOf(counts);
-    if (!times_.IsWave(work)) return false;
-    const double compute =
-        work.block_count + problem_.new_tokens == 0 ? 0 : times_.WaveComputeSeconds(work);
-    if (compute > 0 && problem_.compute_backlog_s + compute > deadline_s) return false;
+    const RestoreTimes::WavePasses passes = times_.WavePassesOf(counts);
+    const double compute = passes.first_s;
+    const double first_end_s = deadline_s - passes.others_s;
+    if (compute > 0 && problem_.compute_backlog_s + compute > first_end_s) return false;
     bool changed = false;
     for (uint32_t n = 0; n < times_.channel_count(); ++n) {
       const uint32_t c = inner_first_[n];
       const double backlog = problem_.channels[c].backlog_s;
-      const double last_layer = deadline_s - compute / layers - backlog;
+      const double last_layer = first_end_s - compute / layers - backlog;
       const double share = problem_.channels[c].comes_whole ? 1 : layers;
-      const double first_layer = (deadline_s - compute - backlog) * share;
+      const double first_layer = (first_end_s - compute - backlog) * share;
       const double seconds = std::min(last_layer, first_layer);
       changed |= Relieve(c, all_, BlocksIn(problem_.channels[c], seconds), counts);
     }

@@ -1,7 +1,6 @@
 #include "offload/restore_times.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace cairn {
 
@@ -92,9 +91,55 @@ double RestoreTimes::FrontComputeSeconds(const Work& work) const {
          problem_.pass.FixedSeconds(uint64_t{rest} * problem_.block_tokens) + PositionSeconds(work);
 }
 
-double RestoreTimes::WaveComputeSeconds(const Work& work) const {
+RestoreTimes::WavePasses RestoreTimes::WavePassesOf(const RecomputeCounts& counts) const {
+  const Work work = WorkOf(counts);
   const uint64_t tokens = uint64_t{work.block_count} * problem_.block_tokens + problem_.new_tokens;
-  return problem_.pass.FixedSeconds(tokens) + PositionSeconds(work) + new_position_s_;
+  const uint64_t most = problem_.wave_tokens_max;
+  const double position_s = PositionSeconds(work) + new_position_s_;
+  if (tokens <= most) return {problem_.pass.FixedSeconds(tokens) + position_s, 0};
+  const double first_position_s =
+      problem_.pass.PositionSeconds(most, PositionSumOfFirst(counts, most));
+  const double full_s = problem_.pass.FixedSeconds(most);
+  const auto full_passes = static_cast<double>(tokens / most - 1);
+  const double others_s = full_passes * full_s + problem_.pass.FixedSeconds(tokens % most);
+  return {full_s + first_position_s, others_s + std::max(0.0, position_s - first_position_s)};
+}
+
+// The index behind the first `block_count` blocks that are recomputed, of which there are as many.
+uint32_t RestoreTimes::EndOfFirst(const RecomputeCounts& counts, uint32_t block_count) const {
+  uint32_t low = 0, high = layout_.block_count();  // too few before low, enough before high
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    uint32_t found = 0;
+    for (uint32_t s = 0; s < layout_.source_count(); ++s) {
+      found += std::min(counts[s], layout_.CountBefore(middle, s));
+    }
+    if (found < block_count) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Of so many tokens that are computed, the first ones.
+double RestoreTimes::PositionSumOfFirst(const RecomputeCounts& counts, uint64_t token_count) const {
+  const uint32_t p = problem_.block_tokens;
+  const Work work = WorkOf(counts);
+  const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(token_count / p, work.block_count));
+  const uint32_t end = EndOfFirst(counts, blocks);
+  Work first{.block_count = blocks};
+  for (uint32_t s = 0; s < layout_.source_count(); ++s) {
+    first.index_sum += layout_.IndexSum(s, std::min(counts[s], layout_.CountBefore(end, s)));
+  }
+  // What is left of a pass: the beginning of the next block, or of the new tokens.
+  const auto rest = static_cast<double>(token_count - uint64_t{blocks} * p);
+  const bool is_block = blocks < work.block_count;
+  const uint32_t next = !is_block  ? layout_.block_count()
+                        : rest > 0 ? EndOfFirst(counts, blocks + 1) - 1
+                                   : 0;
+  return PositionSum(first) + rest * (double(next) * p) + rest * (rest - 1) / 2;
 }
 
 uint32_t RestoreTimes::CrossingCount(const RecomputeCounts& counts, uint32_t channel) const {
@@ -116,9 +161,7 @@ double RestoreTimes::LoadedAt(const RecomputeCounts& counts) const {
 }
 
 double RestoreTimes::WaveSeconds(const RecomputeCounts& counts) const {
-  const Work work = WorkOf(counts);
-  if (!IsWave(work)) return std::numeric_limits<double>::infinity();
-  const double compute = WaveComputeSeconds(work);
+  const WavePasses passes = WavePassesOf(counts);
   const double share = 1.0 / problem_.layers;
   double first = 0, last = 0;  // when the loads of the first and the last layer are there
   for (uint32_t c = 0; c < channel_count(); ++c) {
@@ -129,10 +172,11 @@ double RestoreTimes::WaveSeconds(const RecomputeCounts& counts) const {
     first = std::max(first, channel.backlog_s + load * (channel.comes_whole ? 1 : share));
     last = std::max(last, channel.backlog_s + load);
   }
-  if (work.block_count == 0 && problem_.new_tokens == 0) return last;
+  if (passes.first_s == 0 && WorkOf(counts).block_count + problem_.new_tokens == 0) return last;
   // What a layer waits for is a maximum of lines over the layers, so the first or the last one is
   // the latest of all, counted with the compute that comes after it.
-  return std::max(std::max(first, problem_.compute_backlog_s) + compute, last + compute * share);
+  return passes.others_s + std::max(std::max(first, problem_.compute_backlog_s) + passes.first_s,
+                                    last + passes.first_s * share);
 }
 
 double RestoreTimes::FinishFront(double passes_end, bool has_passes, double loaded_at) const {

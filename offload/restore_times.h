@@ -42,13 +42,12 @@ class RestoreTimes {
   double FrontComputeSeconds(const Work& work) const;
   // The last pass of Front.
   double NewSeconds() const { return new_s_; }
-  // The pass of Wave.
-  double WaveComputeSeconds(const Work& work) const;
-  // Whether there is a Wave that computes so much.
-  bool IsWave(const Work& work) const {
-    return uint64_t{work.block_count} * problem_.block_tokens + problem_.new_tokens <=
-           problem_.wave_tokens_max;
-  }
+  // The passes of Wave, without waiting.
+  struct WavePasses {
+    double first_s = 0;  // which waits for what comes
+    double others_s = 0;
+  };
+  WavePasses WavePassesOf(const RecomputeCounts& counts) const;
   // One more block to compute: its tokens and their positions.
   double MarginalSeconds(uint32_t block) const {
     return problem_.block_tokens * problem_.pass.token_s + PositionSeconds({1, double(block)});
@@ -65,7 +64,7 @@ class RestoreTimes {
   // When all loads are there.
   double LoadedAt(const RecomputeCounts& counts) const;
 
-  double WaveSeconds(const RecomputeCounts& counts) const;  // infinite where there is none
+  double WaveSeconds(const RecomputeCounts& counts) const;
   double FrontSeconds(const RecomputeCounts& counts, LoadOrder order = LoadOrder::kForward) const;
   // If passes start early: the end of the blocks that the first one computes, or of all when new
   // tokens are among it. 0: there is none.
@@ -90,6 +89,8 @@ class RestoreTimes {
  private:
   double PositionSeconds(const Work& work) const;
   double PositionSum(const Work& work) const;
+  double PositionSumOfFirst(const RecomputeCounts& counts, uint64_t token_count) const;
+  uint32_t EndOfFirst(const RecomputeCounts& counts, uint32_t block_count) const;
   void CutEarlyPasses(const RecomputeCounts& counts, LoadOrder order) const;
   double FinishFront(double passes_end, bool has_passes, double loaded_at) const;
 

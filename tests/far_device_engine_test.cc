@@ -162,6 +162,8 @@ TEST(FarDevice, RandomWavesEqualLoneRunsOnTheCpu) {
     options.model.layers = static_cast<uint32_t>(1 + rng.Below(10));
     options.prefill_chunk = 256;
     EngineHarness lone(options);
+    // Some waves take several passes.
+    if (rng.Chance(0.5)) options.prefill_chunk = static_cast<uint32_t>(16 + rng.Below(100));
     options.host_blocks = 100;
     FarCopies copies = {.are_late = rng.Chance(0.7), .seed = rng.Next()};
     if (rng.Chance(0.6)) copies.failure_chance = 0.03 * rng.Uniform();

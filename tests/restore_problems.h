@@ -88,7 +88,7 @@ inline OwnedProblem RandomProblem(Rng& rng, uint32_t block_count, uint32_t chann
   }
   if (rng.Chance(0.2)) {
     problem.wave_tokens_max =
-        problem.new_tokens + rng.Below(2 * block_count * problem.block_tokens);
+        1 + rng.Below(problem.new_tokens + 2 * block_count * problem.block_tokens);
   }
   if (rng.Chance(0.2)) problem.compute_backlog_s = block_s * LogUniform(rng, 0.1, 20);
   made.Point();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 namespace cairn {
@@ -161,9 +160,17 @@ double SimulateWave(const RestoreProblem& problem, const SimulatedRestore& resto
     AppendBlock(problem, i, positions);
   }
   AppendNew(problem, positions);
-  if (positions.size() > problem.wave_tokens_max) return std::numeric_limits<double>::infinity();
   const std::vector<uint32_t> crossings = Crossings(problem, OwnCounts(restore));
-  const double layer_s = PassSeconds(problem.pass, positions) / problem.layers;
+  std::vector<uint64_t> pass;  // tokens of one, in their order
+  std::vector<double> pass_s;
+  for (const uint64_t position : positions) {
+    pass.push_back(position);
+    if (pass.size() < problem.wave_tokens_max) continue;
+    pass_s.push_back(PassSeconds(problem.pass, pass));
+    pass.clear();
+  }
+  if (!pass.empty()) pass_s.push_back(PassSeconds(problem.pass, pass));
+  const double layer_s = (pass_s.empty() ? 0 : pass_s.front()) / problem.layers;
   double clock = positions.empty() ? 0 : problem.compute_backlog_s;
   for (uint32_t layer = 1; layer <= problem.layers; ++layer) {
     double ready = 0;
@@ -176,6 +183,7 @@ double SimulateWave(const RestoreProblem& problem, const SimulatedRestore& resto
     }
     clock = std::max(clock, ready) + layer_s;
   }
+  for (size_t i = 1; i < pass_s.size(); ++i) clock += pass_s[i];
   return clock;
 }
 

@@ -89,6 +89,20 @@ TEST(TimedWave, ComputesAllHolesInOnePass) {
   EXPECT_GT(front_s, 1.03 * wave_s);
 }
 
+// Of several passes the first one waits, and the others find everything there.
+TEST(TimedWave, TakesAsManyPassesAsItNeeds) {
+  TimedEngineOptions wave_options = Options(true), front_options = Options(false);
+  wave_options.prefill_chunk = front_options.prefill_chunk = 128;
+  TimedWorld waves(wave_options), fronts(front_options);
+  for (TimedWorld* world : {&waves, &fronts}) world->Prepare("back", 13, 14, {5});
+  const double wave_s = waves.Return("back", 300), front_s = fronts.Return("back", 300);
+  const RestoreReport report = waves.LastOf("back");
+  EXPECT_EQ(report.execution, Execution::kWave);
+  EXPECT_EQ(waves.waiting_passes(), 1);
+  EXPECT_NEAR(report.predicted_s, wave_s, 0.05 * wave_s);
+  EXPECT_GT(front_s, 1.1 * wave_s);
+}
+
 // A pass does not begin before what it would wait for is nearly there: while copies take much
 // longer than it does, others run.
 TEST(TimedWave, HoldsNobodyUp) {

@@ -56,10 +56,6 @@ TEST(WhatIfTest, TakesWhatIsOptional) {
   EXPECT_NE(Answer("\"executions\":[\"front\"]", R"("policy":"wave")")
                 .find(R"({"execution":"wave","recompute":)"),
             std::string::npos);
-  EXPECT_NE(Answer("\"executions\":[\"front\"],\"blocks\":\"hhhhhh\"",
-                   R"("policy":"wave","wave_tokens_max":3,"blocks":"hh-")")
-                .find(R"({"execution":"recompute_all","no_wave":"tokens",)"),
-            std::string::npos);
   // As in restore_planner_test: wave, if it may compute so much and the blocks come by layer.
   const auto wave = [](const std::string& channel, const std::string& problem) {
     return AnswerWhatIf(R"({"block_tokens":4,"block_bytes":100,"layers":10,"new_tokens":4,)"
@@ -72,7 +68,9 @@ TEST(WhatIfTest, TakesWhatIsOptional) {
   EXPECT_NE(wave("\"comes_whole\":false,", "\"wave_tokens_max\":8,").find(R"("predicted_s":2.1)"),
             std::string::npos);
   EXPECT_NE(wave("\"comes_whole\":true,", "").find(R"("predicted_s":3.0)"), std::string::npos);
-  EXPECT_NE(wave("", "\"wave_tokens_max\":3,").find(R"("predicted_s":3.0)"), std::string::npos);
+  EXPECT_NE(wave("", "\"wave_tokens_max\":2,").find(R"("predicted_s":2.55)"), std::string::npos);
+  EXPECT_NE(wave("", "\"wave_tokens_max\":0,").find("wave_tokens_max: expected a number from 1"),
+            std::string::npos);
   EXPECT_NE(wave("\"comes_whole\":1,", "").find("channels.h.comes_whole: expected true or false"),
             std::string::npos);
   // 12 s is within 1 of 6 s by as much as 6 s.

@@ -34,7 +34,7 @@ constexpr char kHelp[] =
     "                            or wave (cairn)\n"
     "  cut_share                 of the context, what cut computes from its beginning (0.5)\n"
     "  executions                of [\"front\",\"wave\"], those that may be used (both)\n"
-    "  wave_tokens_max           tokens that wave computes, at most (no bound)\n"
+    "  wave_tokens_max           tokens of one pass of wave (no bound)\n"
     "\n"
     "The answer's recompute lists blocks by index, in order; load_order lists those that each\n"
     "channel loads, first to load first; no_wave, where the policy is wave and there is none, "
