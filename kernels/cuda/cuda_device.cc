@@ -30,8 +30,7 @@ class CudaContext {
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
-  // The Status of a call; a sticky one is remembered. The calling thread's last error, which the
-  // next launch would answer with, is taken.
+  // The Status of a call; a sticky one is remembered.
   Status Check(cudaError_t error, const char* doing);
   // The first sticky error; ok when there was none.
   Status lost() const;
@@ -51,7 +50,6 @@ CudaContext::~CudaContext() {
 
 Status CudaContext::Check(cudaError_t error, const char* doing) {
   if (error == cudaSuccess) return Status();
-  (void)cudaGetLastError();
   Status status = ToStatus(error, doing);
   if (IsSticky(error)) {
     std::lock_guard lock(mutex_);
@@ -95,9 +93,7 @@ class CudaEvent final : public Event {
 
   cudaEvent_t handle() const { return event_; }
   bool Passed() const override {
-    if (event_ == nullptr || cudaEventQuery(event_) != cudaErrorNotReady) return true;
-    (void)cudaGetLastError();  // or the next launch would answer so
-    return false;
+    return event_ == nullptr || cudaEventQuery(event_) != cudaErrorNotReady;
   }
   Status Wait() override {
     if (event_ == nullptr) return NoEvent();

@@ -29,6 +29,7 @@ template <class... Parameters, class... Arguments>
 cudaError_t LaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes,
                          cudaStream_t stream, Arguments&&... arguments) {
   static_assert((std::is_trivially_copyable_v<Parameters> && ...));
+  (void)cudaGetLastError();  // of an earlier call, which has answered with it
   kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
   return cudaGetLastError();
 }

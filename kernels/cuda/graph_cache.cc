@@ -26,7 +26,6 @@ void GraphCache::Run(const std::function<GraphShape()>& shape_now,
     entry.graph = Record(operations, stream);
     if (stream.failed()) return;  // the next pass records it
     entry.is_refused = entry.graph == nullptr;
-    if (entry.is_refused) (void)cudaGetLastError();  // or the next launch would answer with it
   }
   if (entry.is_refused) return operations();
   stream.Note(cudaGraphLaunch(entry.graph, stream.handle()));

@@ -107,11 +107,23 @@ TEST(CudaDevice, AStreamHasFailedUntilItIsSynchronized) {
   EXPECT_TRUE(device->lost().ok());
 }
 
-// An event that has not passed is no error, though CUDA takes it down as one.
-TEST(CudaDevice, AskingForAnEventLeavesNothingForTheNextLaunch) {
+// CUDA keeps the last error of a thread: of an event that has not passed, of times between events
+// that were never recorded, of calls whose failing means nothing. Launches do not answer with it.
+TEST(CudaDevice, ALaunchAnswersForItselfAlone) {
   const cuemu::TestMachine machine;
   const std::unique_ptr<Device> device = Make();
   const std::unique_ptr<Stream> stream = NewStream(*device);
+  const std::unique_ptr<Stream> other = NewStream(*device);
+  const std::unique_ptr<Buffer> buffer = *device->Allocate(64);
+  const auto expect_launch = [&](const char* after) {
+    EXPECT_NE(cudaPeekAtLastError(), cudaSuccess) << after;
+    const CopyPart part = {buffer->data(), buffer->data() + 32, 32};
+    const uint64_t launched = cuemu::CallCount("cudaLaunchKernel");
+    other->CopyBatch({&part, 1});
+    EXPECT_EQ(cuemu::CallCount("cudaLaunchKernel"), launched + 1);
+    const Status status = other->Synchronize();
+    EXPECT_TRUE(status.ok()) << after << ": " << status.ToString();
+  };
   std::binary_semaphore may_go_on(0);
   const auto wait = [](void* semaphore) {
     static_cast<std::binary_semaphore*>(semaphore)->acquire();
@@ -120,10 +132,18 @@ TEST(CudaDevice, AskingForAnEventLeavesNothingForTheNextLaunch) {
             cudaSuccess);
   const EventRef event = stream->Record();
   EXPECT_FALSE(event->Passed());
-  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  expect_launch("an event that has not passed");
   may_go_on.release();
   EXPECT_TRUE(event->Wait().ok());
   EXPECT_TRUE(event->Passed());
+  cuemu::FailCall("cudaEventRecord", 1, cudaErrorInvalidValue);
+  const EventRef unrecorded = stream->Record();
+  EXPECT_EQ(stream->Synchronize().code(), Code::kInternal);
+  EXPECT_EQ(unrecorded->SecondsSince(*event), 0);
+  expect_launch("a time that is not known");
+  cuemu::FailCall("cudaEventQuery", 1, cudaErrorInvalidValue);
+  EXPECT_TRUE(event->Passed());
+  expect_launch("an event that cannot be asked");
 }
 
 TEST(CudaDevice, ALostDeviceIsLostForAll) {

@@ -47,8 +47,7 @@ inline constexpr int warpSize = 32;
 
 namespace cairn::cuemu {
 
-// What a launch answers under nvcc (gpu.h): the last error of this thread that nobody has taken,
-// an earlier call's too.
+// Answers as a launch does under nvcc (gpu.h): with the last error of this thread.
 template <class... Parameters, class... Arguments>
 cudaError_t LaunchKernel(const char* name, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                          size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
@@ -63,6 +62,7 @@ cudaError_t LaunchKernel(const char* name, void (*kernel)(Parameters...), dim3 g
     std::apply(call->kernel, call->arguments);
   };
   const auto destroy = [](void* memory) { delete static_cast<Closure*>(memory); };
+  (void)cudaGetLastError();
   (void)EnqueueLaunch({reinterpret_cast<const void*>(kernel), name, grid, block, shared_bytes,
                        stream, run, destroy, closure, sizeof *closure});
   return cudaGetLastError();
