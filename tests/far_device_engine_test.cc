@@ -15,6 +15,7 @@
 #include "tests/fakes/far_backend.h"
 #include "tests/fakes/random_restores.h"
 #include "tests/sanitized.h"
+#include "tests/wave_rounds.h"
 
 namespace cairn {
 namespace {
@@ -139,79 +140,22 @@ TEST(FarDevice, OnlyTheLogitsThatAreWantedCross) {
   }
 }
 
-// The bytes of the blocks of `tokens` that are there.
-std::vector<std::vector<std::byte>> BytesThere(EngineHarness& harness,
-                                               const std::vector<uint32_t>& tokens) {
-  std::vector<std::vector<std::byte>> bytes(tokens.size() / 16);
-  const std::vector<Hold> holds = harness.blocks().Match(harness.root(), tokens, 50, {});
-  for (size_t i = 0; i < holds.size(); ++i) {
-    if (holds[i] && holds[i].is_ready()) bytes[i] = harness.BytesOf(holds[i]);
-  }
-  return bytes;
-}
-
-// A session comes back from the host's pool again and again, with holes, while its blocks arrive
-// layer by layer, late, and some not at all; now and then its stream is cancelled.
+// Blocks that arrive layer by layer, late, and some not at all.
 TEST(FarDevice, RandomWavesEqualLoneRunsOnTheCpu) {
   Rng rng(7);
-  int64_t waiting_passes = 0, failed = 0;
-  size_t compared = 0;
+  WaveRounds rounds;
   for (int round = 0; round < kMixes; ++round) {
     SCOPED_TRACE(round);
     HarnessOptions options;
     options.model.layers = static_cast<uint32_t>(1 + rng.Below(10));
-    options.prefill_chunk = 256;
-    EngineHarness lone(options);
-    // Some waves take several passes.
-    if (rng.Chance(0.5)) options.prefill_chunk = static_cast<uint32_t>(16 + rng.Below(100));
-    options.host_blocks = 100;
     FarCopies copies = {.are_late = rng.Chance(0.7), .seed = rng.Next()};
     if (rng.Chance(0.6)) copies.failure_chance = 0.03 * rng.Uniform();
-    options.make_backend = Far(1u << rng.Below(2), copies);
-    options.make_restores = [seed = rng.Next()](const BlockStore&) {
-      return std::make_unique<RandomRestores>(seed, 0.9);
-    };
-    EngineHarness waves(options);
-    for (EngineHarness* one : {&waves, &lone}) one->Create("s", {});
-    for (int turn = 0; turn < 5; ++turn) {
-      const DecodeRequest request = {.id = "s",
-                                     .content = RandomTokens(rng.Next(), 1 + rng.Below(120)),
-                                     .max_tokens = static_cast<uint32_t>(1 + rng.Below(8)),
-                                     .sampling = Greedy()};
-      if (rng.Chance(0.3)) {  // another stream has come so far
-        const SequenceId id = waves.NextId();
-        (void)waves.StartDecode({.id = "s", .max_tokens = 4, .sampling = Greedy()}, id);
-        for (uint64_t steps = rng.Below(4); steps > 0; --steps) waves.core().Step();
-        waves.core().CancelStream(id, Status(Code::kCancelled, "by the test"));
-        waves.Run();
-        const auto position = static_cast<int64_t>(lone.Tokens("s").size());
-        ASSERT_TRUE(waves.core().TruncateSession("s", position).ok());
-      }
-      const auto answer = waves.StartDecode(request), expected = lone.Decode(request);
-      for (int steps = 0; !answer->end && steps < 10000; ++steps) waves.core().Step();
-      ASSERT_TRUE(answer->end && answer->end->status.ok());
-      ASSERT_EQ(answer->tokens, expected->tokens);
-      const std::vector<uint32_t> tokens = lone.Tokens("s");
-      const auto there = BytesThere(waves, tokens), all = BytesThere(lone, tokens);
-      for (size_t i = 0; i < there.size(); ++i) {
-        if (there[i].empty() || all[i].empty()) continue;
-        ASSERT_EQ(there[i], all[i]) << "block " << i;
-        ++compared;
-      }
-      ASSERT_TRUE(Suspend(waves.core(), "s", Tier::kHost).ok());
-      for (uint32_t block = 0; block < tokens.size() / 16; ++block) {
-        if (!rng.Chance(0.15)) continue;
-        const auto upto = std::span(tokens).first((size_t{block} + 1) * 16);
-        waves.blocks().DropUnheld(waves.root(), upto, block);
-      }
-    }
-    const RestoreCounts counts = waves.core().GetStats()->restores;
-    waiting_passes += counts.waiting_passes;
-    failed += counts.blocks[static_cast<size_t>(BlockFate::kReloadFailed)];
+    rounds.Play(rng, options, Far(1u << rng.Below(2), copies));
+    if (HasFailure()) return;
   }
-  EXPECT_GT(waiting_passes, kMixes);
-  EXPECT_GT(failed, 0);
-  EXPECT_GT(compared, 10u * kMixes);
+  EXPECT_GT(rounds.waiting_passes(), kMixes);
+  EXPECT_GT(rounds.failed_blocks(), 0);
+  EXPECT_GT(rounds.compared_blocks(), 10u * kMixes);
 }
 
 }  // namespace
