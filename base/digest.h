@@ -41,5 +41,5 @@ class DigestStream {
 
 template <>
 struct std::hash<cairn::Digest> {
-  size_t operator()(const cairn::Digest& digest) const { return digest.low; }
+  size_t operator()(const cairn::Digest& digest) const noexcept { return digest.low; }
 };

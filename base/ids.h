@@ -31,5 +31,7 @@ using SequenceId =
 
 template <class Tag, class Value>
 struct std::hash<cairn::StrongId<Tag, Value>> {
-  size_t operator()(cairn::StrongId<Tag, Value> id) const { return std::hash<Value>()(id.value()); }
+  size_t operator()(cairn::StrongId<Tag, Value> id) const noexcept {
+    return std::hash<Value>()(id.value());
+  }
 };

@@ -29,12 +29,12 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/ids.h"
 #include "kernels/device.h"
 #include "offload/block_key.h"
+#include "offload/prefix_index.h"
 #include "offload/spill_store.h"
 
 namespace cairn {
@@ -50,27 +50,27 @@ enum class BlockState : uint8_t { kFilling, kSealed };
 // A move of a block's bytes that is under way.
 using MoveId = StrongId<struct MoveIdTag, uint64_t>;
 
-// What BlockStore knows of a block.
+// What BlockStore knows of a block. There are far more on disk than in memory, so it is small.
 struct BlockMeta {
   BlockState state = BlockState::kFilling;
+  // Of sealed blocks.
+  uint8_t token_count = 0;  // of a parked tail fewer than a block has
+  uint8_t priority = 0;
+  bool reused_since_spill = false;  // as reuse_count, counted from when its record was written
+  bool doomed = false;              // to be dropped when the move that reads it is over
+  uint32_t first_position = 0;
+  uint32_t reuse_count = 0;  // how often it was found again
+
+  uint32_t hold_count = 0;
   SlotId device;  // the copies: none where it is not valid
   SlotId host;
   RecordId record;
   EventRef ready;  // the copy that began the block; null when there was none
   MoveId load;     // brings a copy to where the block is resident
   MoveId store;    // reads a memory slot, to make a copy further down
-  uint32_t hold_count = 0;
 
   // Of sealed blocks.
-  BlockKey key;  // of full ones
-  BlockKey parent;
-  std::vector<uint32_t> tail_tokens;  // of parked ones; what full ones hold is in the PrefixIndex
-  uint32_t first_position = 0;
-  uint32_t token_count = 0;
-  uint32_t priority = 0;
-  uint32_t reuse_count = 0;         // how often it was found again
-  bool reused_since_spill = false;  // the same, counted from when its record was written
-  bool doomed = false;              // to be dropped when the move that reads it is over
+  const PrefixIndex::Entry* entry = nullptr;  // its own; of a parked tail: of what it follows
   uint64_t seal_order = 0;
   Clock::Monotonic last_use;  // when its last Hold ended, or it was copied from
   uint64_t use_order = 0;     // unique; grows from use to use

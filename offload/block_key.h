@@ -36,7 +36,7 @@ BlockKey ChildKey(const BlockKey& parent, std::span<const uint32_t> tokens);
 
 template <>
 struct std::hash<cairn::BlockKey> {
-  size_t operator()(const cairn::BlockKey& key) const {
+  size_t operator()(const cairn::BlockKey& key) const noexcept {
     return std::hash<cairn::Digest>()(key.digest);
   }
 };

@@ -36,7 +36,7 @@ void Hold::Release() {
 
 const BlockKey& Hold::key() const {
   CHECK(store_ != nullptr && store_->At(id_).state == BlockState::kSealed);
-  return store_->At(id_).key;
+  return *store_->At(id_).entry->key;
 }
 
 bool Hold::is_sealed() const {
@@ -96,11 +96,14 @@ std::vector<const PrefixIndex::Entry*> BlockStore::PathOf(const BlockKey& root,
     const auto own = tokens.subspan(end - block_tokens, block_tokens);
     const BlockKey key = index_.KeyOf(parent, own);
     const auto found = found_.find(key);
-    if (found != found_.end() && found->second.block.parent == parent &&
-        std::ranges::equal(found->second.block.tokens, own)) {
+    if (found != found_.end()) {
       AdoptRecord(root, tokens.first(end), found->second);
-      found_keys_.erase(found->second.record);
+      found_keys_.erase(found->second);
       found_.erase(found);
+      if (found_.empty()) {  // the last one: the tables go too
+        found_.rehash(0);
+        found_keys_.rehash(0);
+      }
     }
     parent = key;
   }
@@ -109,28 +112,26 @@ std::vector<const PrefixIndex::Entry*> BlockStore::PathOf(const BlockKey& root,
 
 // `tokens` end with the block of the record.
 void BlockStore::AdoptRecord(const BlockKey& root, std::span<const uint32_t> tokens,
-                             const FoundRecord& found) {
+                             RecordId record) {
   const BlockId id = NewId();
-  const std::optional<PrefixIndex::Placed> placed =
-      index_.PlaceDeep(root, tokens, id, seal_order_ + 1);
+  const std::optional<PrefixIndex::Placed> placed = index_.PlaceDeep(root, tokens, id);
   if (!placed || !placed->is_new) {  // it was computed again meanwhile
     free_ids_.push_back(id);
-    disk_->Forget(found.record);
+    disk_->Forget(record);
     return;
   }
   BlockMeta& meta = blocks_[id.value()].emplace();
   meta.state = BlockState::kSealed;
-  meta.record = found.record;
-  meta.key = found.block.key;
-  meta.parent = found.block.parent;
+  meta.record = record;
+  meta.entry = placed->entry;
   meta.first_position = (placed->entry->depth - 1) * layout_.block_tokens;
-  meta.token_count = layout_.block_tokens;
+  meta.token_count = static_cast<uint8_t>(layout_.block_tokens);
   meta.priority = kPriorityDefault;
   meta.seal_order = ++seal_order_;
   meta.last_use = clock_.Now();
   meta.use_order = ++use_order_;
   ++Tally(StandingOf(meta));
-  disk_->Adopt(found.record, id);
+  disk_->Adopt(record, id);
 }
 
 std::vector<Hold> BlockStore::Match(const BlockKey& root, std::span<const uint32_t> tokens,
@@ -156,7 +157,7 @@ Hold BlockStore::MatchOne(const BlockKey& root, std::span<const uint32_t> tokens
 // Somebody has asked for the block's tokens.
 Hold BlockStore::AcquireForUse(BlockId id, uint32_t priority) {
   BlockMeta& meta = At(id);
-  meta.priority = priority;
+  meta.priority = static_cast<uint8_t>(priority);
   reuse_odds_.NoteReuse(meta.reuse_count++);
   meta.reused_since_spill = true;
   meta.doomed = false;
@@ -289,20 +290,20 @@ Hold BlockStore::Seal(Hold filling, const BlockKey& parent, std::span<const uint
                       uint32_t priority) {
   BlockMeta& meta = At(filling.id());
   CHECK(meta.state == BlockState::kFilling && tokens.size() == layout_.block_tokens);
-  const PrefixIndex::Placed placed = index_.Place(parent, tokens, filling.id(), seal_order_ + 1);
+  const PrefixIndex::Placed placed = index_.Place(parent, tokens, filling.id());
   counts_.collisions += placed.is_collision;
   if (!placed.is_new) return SealAgain(std::move(filling), placed.entry->block, priority);
-  meta.key = placed.entry->key;
+  meta.entry = placed.entry;
   meta.first_position = (placed.entry->depth - 1) * layout_.block_tokens;
   // What follows it is there, so it was there before, and is asked for again.
-  const bool comes_back = placed.entry->child_entry_count > 0 || !placed.entry->followers.empty();
+  const bool comes_back = placed.entry->has_descendants();
   meta.reuse_count = comes_back;
   if (comes_back) {
     reuse_odds_.NoteReuse(1);
   } else {
     reuse_odds_.NoteComputed();
   }
-  BecomeHot(meta, parent, layout_.block_tokens, priority);
+  BecomeHot(meta, layout_.block_tokens, priority);
   DropCoveredTails(parent, tokens);
   return filling;
 }
@@ -316,15 +317,12 @@ Hold BlockStore::SealAgain(Hold filling, BlockId equal_id, uint32_t priority) {
     CancelLoad(equal_id);
     const Change change(*this, meta);
     const Change equal_change(*this, equal_meta);
-    if (meta.device.valid()) {
-      equal_meta.device = std::exchange(meta.device, SlotId());
-    } else {
-      equal_meta.host = std::exchange(meta.host, SlotId());
-    }
+    const Tier tier = meta.device.valid() ? Tier::kDevice : Tier::kHost;
+    SetSlot(equal_id, {tier, std::exchange(SlotIn(meta, tier), SlotId())});
   } else if (config_.verify_duplicates) {
     VerifyDuplicate(meta, equal_meta);
   }
-  equal_meta.priority = std::max(equal_meta.priority, priority);
+  equal_meta.priority = std::max(equal_meta.priority, static_cast<uint8_t>(priority));
   ++equal_meta.reuse_count;
   ++counts_.duplicate_seals;
   filling.Release();
@@ -338,11 +336,10 @@ void BlockStore::Park(Hold filling, const BlockKey& parent, std::span<const uint
   CHECK(meta.state == BlockState::kFilling && !tokens.empty());
   CHECK(tokens.size() < layout_.block_tokens);
   if (LongestCommon(parent, tokens).token_count == tokens.size()) return;  // a copy of that will do
-  index_.PlaceTail(parent, id, seal_order_ + 1);
-  meta.tail_tokens.assign(tokens.begin(), tokens.end());
-  ++parked_count_;
-  meta.first_position = index_.Find(parent)->depth * layout_.block_tokens;
-  BecomeHot(meta, parent, static_cast<uint32_t>(tokens.size()), priority);
+  meta.entry = index_.PlaceTail(parent, id);
+  tails_.emplace(id, std::vector<uint32_t>(tokens.begin(), tokens.end()));
+  meta.first_position = meta.entry->depth * layout_.block_tokens;
+  BecomeHot(meta, tokens.size(), priority);
   DropCoveredTails(parent, tokens);
 }
 
@@ -359,10 +356,7 @@ uint32_t BlockStore::DropOwn(const BlockKey& root, std::span<const uint32_t> tok
   uint32_t count = 0;
   for (; !own.empty(); own.pop_back()) {
     const BlockMeta& meta = At(own.back());
-    if (meta.tail_tokens.empty()) {
-      const PrefixIndex::Entry& entry = *index_.Find(meta.key);
-      if (entry.child_entry_count > 0 || !entry.followers.empty()) break;
-    }
+    if (!IsTail(meta) && meta.entry->has_descendants()) break;
     count += Drop(own.back());
   }
   return count;
@@ -380,22 +374,21 @@ std::vector<BlockId> BlockStore::BlocksOf(const BlockKey& root, std::span<const 
   const PrefixIndex::Entry* last = path.empty() ? index_.Find(root) : path.back();
   if (path.size() == full_count && last != nullptr) {
     const auto rest = tokens.subspan(full_count * layout_.block_tokens);
-    for (const auto& [order, id] : last->followers) {
-      const std::vector<uint32_t>& tail = At(id).tail_tokens;
-      if (!tail.empty() && CommonCount(tail, rest) == tail.size()) blocks.push_back(id);
+    BlockId id = last->latest_follower;
+    for (; id.valid(); id = index_.FollowerBefore(id)) {
+      const BlockMeta& meta = At(id);
+      if (IsTail(meta) && CommonCount(TokensOf(id), rest) == meta.token_count) blocks.push_back(id);
     }
   }
   return blocks;
 }
 
-void BlockStore::BecomeHot(BlockMeta& meta, const BlockKey& parent, uint32_t token_count,
-                           uint32_t priority) {
+void BlockStore::BecomeHot(BlockMeta& meta, size_t token_count, uint32_t priority) {
   CHECK(priority <= kPriorityMax);
   const Change change(*this, meta);
   meta.state = BlockState::kSealed;
-  meta.parent = parent;
-  meta.token_count = token_count;
-  meta.priority = priority;
+  meta.token_count = static_cast<uint8_t>(token_count);
+  meta.priority = static_cast<uint8_t>(priority);
   meta.seal_order = ++seal_order_;
   ++counts_.seals;
 }
@@ -405,9 +398,9 @@ std::vector<BlockId> BlockStore::LatestFollowers(const BlockKey& parent) const {
   std::vector<BlockId> latest;
   const PrefixIndex::Entry* entry = index_.Find(parent);
   if (entry == nullptr) return latest;
-  for (const auto& [order, id] : entry->followers) {
-    if (latest.size() == kSiblingScanMax) break;
-    latest.push_back(id);
+  BlockId next = entry->latest_follower;
+  for (; next.valid() && latest.size() < kSiblingScanMax; next = index_.FollowerBefore(next)) {
+    latest.push_back(next);
   }
   return latest;
 }
@@ -419,7 +412,7 @@ BlockStore::Common BlockStore::LongestCommon(const BlockKey& parent,
   Common best;
   for (const BlockId id : LatestFollowers(parent)) {
     if (!IsResident(At(id))) continue;
-    const uint32_t common_count = CommonCount(TokensOf(At(id)), tokens);
+    const uint32_t common_count = CommonCount(TokensOf(id), tokens);
     if (common_count > best.token_count) best = {id, common_count};
   }
   return best;
@@ -429,8 +422,8 @@ BlockStore::Common BlockStore::LongestCommon(const BlockKey& parent,
 void BlockStore::DropCoveredTails(const BlockKey& parent, std::span<const uint32_t> tokens) {
   for (const BlockId id : LatestFollowers(parent)) {
     const BlockMeta& meta = At(id);
-    if (meta.tail_tokens.empty() || meta.hold_count > 0) continue;
-    if (CommonCount(meta.tail_tokens, tokens) == meta.tail_tokens.size()) Drop(id);
+    if (!IsTail(meta) || meta.hold_count > 0) continue;
+    if (CommonCount(TokensOf(id), tokens) == meta.token_count) Drop(id);
   }
 }
 

@@ -20,7 +20,7 @@
 //     block before it were compared and are equal. Digests only find. For that, the parent that is
 //     given to Seal, Park and CopyPrefix is the root or hold.key() of the block before. (Of blocks
 //     that an earlier process left on disk, the chain before them is compared by its digest, which
-//     is cryptographic: block_key.h.)
+//     is cryptographic: block_key.h; their own tokens when they are read.)
 // (2) A slot that was never written is zero; a reused one has old, finite values. Readers of a
 //     block's unwritten positions (attention masks them) so always see finite numbers.
 // (3) Work on the slots is ordered by the compute stream: whoever reads or writes a block does it
@@ -36,6 +36,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -358,7 +359,14 @@ class BlockStore {
   bool HasLowerCopy(const BlockMeta& meta) const;
   Tier TierOf(const BlockMeta& meta) const;
   std::byte* AddressOf(const BlockMeta& meta) const;
-  std::span<const uint32_t> TokensOf(const BlockMeta& meta) const;
+  bool IsTail(const BlockMeta& meta) const {
+    return meta.state == BlockState::kSealed && meta.token_count < layout_.block_tokens;
+  }
+  // Of what the block follows.
+  const PrefixIndex::Entry* ParentOf(const BlockMeta& meta) const {
+    return IsTail(meta) ? meta.entry : meta.entry->parent;
+  }
+  std::span<const uint32_t> TokensOf(BlockId id) const;
   BlockIdentity IdentityOf(const BlockMeta& meta) const;
   std::vector<const PrefixIndex::Entry*> PathOf(const BlockKey& root,
                                                 std::span<const uint32_t> tokens);
@@ -369,9 +377,11 @@ class BlockStore {
   static SlotId& SlotIn(BlockMeta& meta, Tier tier) {
     return tier == Tier::kDevice ? meta.device : meta.host;
   }
+  void SetSlot(BlockId id, const Place& place);
+  template <class See>
+  void ForEachResident(See see) const;
 
-  void AdoptRecord(const BlockKey& root, std::span<const uint32_t> tokens,
-                   const FoundRecord& found);
+  void AdoptRecord(const BlockKey& root, std::span<const uint32_t> tokens, RecordId record);
   std::vector<BlockId> BlocksOf(const BlockKey& root, std::span<const uint32_t> tokens,
                                 uint32_t first);
   BlockId NewId();
@@ -384,7 +394,7 @@ class BlockStore {
   bool DropCopy(BlockId id, Tier tier);
   void FreeIfGone(BlockId id);
   void Free(BlockId id);
-  void BecomeHot(BlockMeta& meta, const BlockKey& parent, uint32_t token_count, uint32_t priority);
+  void BecomeHot(BlockMeta& meta, size_t token_count, uint32_t priority);
   Hold SealAgain(Hold filling, BlockId equal, uint32_t priority);
   std::vector<BlockId> LatestFollowers(const BlockKey& parent) const;
   Common LongestCommon(const BlockKey& parent, std::span<const uint32_t> tokens) const;
@@ -447,18 +457,18 @@ class BlockStore {
   SlotPool device_pool_;
   std::optional<SlotPool> host_pool_;
   PrefixIndex index_;
-  std::vector<std::optional<BlockMeta>> blocks_;  // by BlockId
+  std::deque<std::optional<BlockMeta>> blocks_;               // by BlockId
+  std::unordered_map<BlockId, std::vector<uint32_t>> tails_;  // tokens of those that are parked
   std::vector<BlockId> free_ids_;
   std::vector<Victim> victims_;  // ranked, the next one last
   std::array<uint32_t, static_cast<size_t>(Standing::kCount)> tally_{};
   uint32_t in_flight_count_ = 0;  // resident slots that loads write
-  uint32_t parked_count_ = 0;
   uint64_t use_order_ = 0;
   uint64_t seal_order_ = 0;
   BlockStoreStats counts_;  // the counters; stats() adds the gauges
 
   // On disk, and not asked for since the start.
-  std::unordered_map<BlockKey, FoundRecord> found_;
+  std::unordered_map<BlockKey, RecordId> found_;
   std::unordered_map<RecordId, BlockKey> found_keys_;
   std::optional<DiskTier> disk_;
   StagedSpillStore* const staging_;  // of disk_; null: the disk reads and writes blocks in place

@@ -26,7 +26,7 @@ BlockStoreStats BlockStore::stats() const {
   stats.evictable = evictable_count();
   stats.hot = stats.held_hot + stats.busy + stats.evictable;
   stats.in_flight = in_flight_count_;
-  stats.parked = parked_count_;
+  stats.parked = static_cast<uint32_t>(tails_.size());
   stats.block_bytes = layout_.block_bytes();
   return stats;
 }
@@ -56,12 +56,18 @@ void BlockStore::CheckInvariants() const {
     const BlockMeta& meta = *blocks_[i];
     ++living_count;
     ++tally[static_cast<size_t>(StandingOf(meta))];
-    if (meta.device.valid()) owned[0].push_back(meta.device.value());
-    if (meta.host.valid()) owned[1].push_back(meta.host.value());
+    if (meta.device.valid()) {
+      owned[0].push_back(meta.device.value());
+      CHECK(device_pool_.owners()[meta.device.value()] == BlockId(i));
+    }
+    if (meta.host.valid()) {
+      owned[1].push_back(meta.host.value());
+      CHECK(host_pool_->owners()[meta.host.value()] == BlockId(i));
+    }
     record_count += meta.record.valid();
     CheckBlock(BlockId(i), meta);
     sealed_count += meta.state == BlockState::kSealed;
-    parked_count += !meta.tail_tokens.empty();
+    parked_count += IsTail(meta);
   }
   for (const auto* moves : {&moves_, &copies_}) {
     for (const auto& [id, move] : *moves) {
@@ -80,7 +86,7 @@ void BlockStore::CheckInvariants() const {
   }
   CHECK(tally == tally_);
   CHECK(living_count + free_ids_.size() == blocks_.size());
-  CHECK(parked_count == parked_count_);
+  CHECK(parked_count == tails_.size());
   CHECK(found_.size() == found_keys_.size());
   if (disk_) CHECK(disk_->stats().records == record_count);
   if (staging_ != nullptr) staging_->CheckInvariants();
@@ -104,18 +110,21 @@ void BlockStore::CheckBlock(BlockId id, const BlockMeta& meta) const {
     CHECK(moves_.contains(meta.store) || copies_.contains(meta.store));
     CHECK(meta.device.valid() || meta.host.valid());
   }
-  const PrefixIndex::Entry* parent = index_.Find(meta.parent);
-  CHECK(parent != nullptr);
-  const auto follower = parent->followers.find(meta.seal_order);
-  CHECK(follower != parent->followers.end() && follower->second == id);
+  // It is among those that follow its parent, in the order in which they were sealed.
+  CHECK(meta.entry != nullptr && index_.Find(*meta.entry->key) == meta.entry);
+  const PrefixIndex::Entry* const parent = ParentOf(meta);
   CHECK(meta.first_position == parent->depth * layout_.block_tokens);
-  if (meta.tail_tokens.empty()) {
-    const PrefixIndex::Entry* entry = index_.Find(meta.key);
-    CHECK(entry != nullptr && entry->block == id && entry->parent == meta.parent);
-    CHECK(meta.token_count == layout_.block_tokens);
-  } else {
+  const BlockId older = index_.FollowerBefore(id);
+  if (older.valid()) {
+    CHECK(ParentOf(At(older)) == parent && At(older).seal_order < meta.seal_order);
+  }
+  const BlockMeta& latest = At(parent->latest_follower);
+  CHECK(ParentOf(latest) == parent && latest.seal_order >= meta.seal_order);
+  if (IsTail(meta)) {
     CHECK(meta.hold_count == 0 && !meta.record.valid());
-    CHECK(meta.token_count == meta.tail_tokens.size() && meta.token_count < layout_.block_tokens);
+    CHECK(tails_.at(id).size() == meta.token_count);
+  } else {
+    CHECK(meta.entry->block == id && meta.token_count == layout_.block_tokens);
   }
 }
 

@@ -128,7 +128,7 @@ void BlockStore::EndDemotion(MoveId id, const Move& move, const Status& status) 
       host_pool_->Give(move.target.slot);
     } else {
       ++counts_.demotions;
-      meta.host = move.target.slot;
+      SetSlot(move.block, move.target);
       if (leaves && meta.hold_count == 0) {
         device_pool_.Give(std::exchange(meta.device, SlotId()));
       }

@@ -108,7 +108,7 @@ bool BlockStore::CancelMove(const std::pair<const MoveId, Move>& move) {
 bool BlockStore::BeginSpill(BlockId id, const DepartureRef& departure) {
   BlockMeta& meta = At(id);
   CHECK(!meta.store.valid() && !meta.record.valid());
-  if (!disk_ || !disk_->TakesSpills() || !meta.tail_tokens.empty()) return false;
+  if (!disk_ || !disk_->TakesSpills() || IsTail(meta)) return false;
   const BlockIdentity identity = IdentityOf(meta);
   // A key that had to be made up would not be found again.
   if (identity.key != index_.KeyOf(identity.parent, identity.tokens)) return false;
@@ -152,7 +152,7 @@ uint32_t BlockStore::LeavingCount() const {
 // Makes a copy of an idle block in the next tier that has room.
 bool BlockStore::BeginCopyBelow(BlockId id) {
   const BlockMeta& meta = At(id);
-  const bool to_host = can_demote() && meta.tail_tokens.empty();
+  const bool to_host = can_demote() && !IsTail(meta);
   if (to_host && BeginDemotion(id, nullptr)) return true;
   return BeginSpill(id, nullptr);
 }
@@ -226,7 +226,7 @@ bool BlockStore::LeaveForHost(BlockId id, const DepartureRef& departure) {
 bool BlockStore::LeaveForDisk(BlockId id, const DepartureRef& departure) {
   BlockMeta& meta = At(id);
   const bool stays = departure->tier == Tier::kDevice;
-  if (meta.record.valid() || !meta.tail_tokens.empty() || !disk_) {
+  if (meta.record.valid() || IsTail(meta) || !disk_) {
     if (!stays) EmptyMemory(id);
     return true;
   }
@@ -307,7 +307,7 @@ void BlockStore::EndLoad(MoveId id, const Move& move, const Status& status) {
     GiveSlot(move.target);
   } else {
     const Change change(*this, *meta);
-    SlotIn(*meta, move.target.tier) = move.target.slot;
+    SetSlot(move.block, move.target);
   }
   if (!is_wanted) return;
   const bool was_on_disk = move.record.valid();
@@ -357,7 +357,7 @@ void BlockStore::Relocate(const DiskTier::Relocation& relocation) {
     const BlockKey block = key->second;
     found_keys_.erase(key);
     if (relocation.to.valid()) {
-      found_.at(block).record = relocation.to;
+      found_.at(block) = relocation.to;
       found_keys_.emplace(relocation.to, block);
     } else {
       found_.erase(block);

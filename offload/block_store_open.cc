@@ -86,16 +86,16 @@ BlockStore::BlockStore(const OffloadConfig& config, const KvLayout& layout, cons
   if (parts.host != nullptr) {
     host_pool_.emplace(std::move(parts.host), config.host_blocks_max, layout.block_bytes());
   }
-  blocks_.reserve(config.device_blocks_max + config.host_blocks_max);
   if (parts.spill == nullptr) return;
   disk_.emplace(std::move(parts.spill), clock);
-  for (FoundRecord& record : disk_->TakeFound()) {
-    const BlockKey key = record.block.key;
-    const RecordId id = record.record;
-    if (found_.try_emplace(key, std::move(record)).second) {
-      found_keys_.emplace(id, key);
+  const std::vector<FoundRecord> records = disk_->TakeFound();
+  found_.reserve(records.size());
+  found_keys_.reserve(records.size());
+  for (const FoundRecord& record : records) {
+    if (found_.try_emplace(record.block.key, record.record).second) {
+      found_keys_.emplace(record.record, record.block.key);
     } else {
-      disk_->Forget(id);  // written twice
+      disk_->Forget(record.record);  // written twice
     }
   }
 }

@@ -46,8 +46,7 @@ BlockStore::Standing BlockStore::StandingOf(const BlockMeta& meta) const {
   if (meta.hold_count > 0) return Standing::kHeld;
   if (meta.store.valid()) return Standing::kBusy;
   // A tail is computed again in a pass that is due anyway.
-  const bool is_tail = !meta.tail_tokens.empty();
-  if (is_tail || HasLowerCopy(meta)) return Standing::kClean;
+  if (IsTail(meta) || HasLowerCopy(meta)) return Standing::kClean;
   const bool is_cheap = meta.first_position < first_worth_writing_ && !can_demote();
   return is_cheap ? Standing::kCheap : Standing::kDirty;
 }
@@ -56,14 +55,17 @@ std::byte* BlockStore::AddressOf(const BlockMeta& meta) const {
   return meta.device.valid() ? device_pool_.Address(meta.device) : host_pool_->Address(meta.host);
 }
 
-std::span<const uint32_t> BlockStore::TokensOf(const BlockMeta& meta) const {
-  if (!meta.tail_tokens.empty()) return meta.tail_tokens;
-  return index_.Find(meta.key)->tokens;
+std::span<const uint32_t> BlockStore::TokensOf(BlockId id) const {
+  const BlockMeta& meta = At(id);
+  if (IsTail(meta)) return tails_.at(id);
+  return index_.TokensOf(*meta.entry);
 }
 
 BlockIdentity BlockStore::IdentityOf(const BlockMeta& meta) const {
-  const std::span<const uint32_t> tokens = TokensOf(meta);
-  return {meta.key, meta.parent, meta.first_position, {tokens.begin(), tokens.end()}};
+  CHECK(!IsTail(meta));
+  const PrefixIndex::Entry& entry = *meta.entry;
+  const std::span<const uint32_t> tokens = index_.TokensOf(entry);
+  return {*entry.key, *entry.parent->key, meta.first_position, {tokens.begin(), tokens.end()}};
 }
 
 // A free slot where blocks are resident; there is one.
@@ -73,6 +75,12 @@ BlockStore::Place BlockStore::TakeSlot(Tier first_choice) {
       host_has_room && (first_choice == Tier::kHost || device_pool_.free_count() == 0);
   const Tier tier = on_host ? Tier::kHost : Tier::kDevice;
   return {tier, PoolOf(tier).Take()};
+}
+
+// The block has a copy there from now on.
+void BlockStore::SetSlot(BlockId id, const Place& place) {
+  SlotIn(At(id), place.tier) = place.slot;
+  PoolOf(place.tier).SetOwner(place.slot, id);
 }
 
 void BlockStore::GiveSlot(const Place& place) { PoolOf(place.tier).Give(place.slot); }
@@ -89,8 +97,8 @@ BlockId BlockStore::NewId() {
 
 Hold BlockStore::NewFilling(const Place& place) {
   const BlockId id = NewId();
-  BlockMeta& meta = blocks_[id.value()].emplace();
-  SlotIn(meta, place.tier) = place.slot;
+  blocks_[id.value()].emplace();
+  SetSlot(id, place);
   ++Tally(Standing::kFilling);
   return Acquire(id);
 }
@@ -181,11 +189,11 @@ void BlockStore::Free(BlockId id) {
   CHECK(!meta.load.valid() && !meta.store.valid());
   --Tally(StandingOf(meta));
   if (meta.state == BlockState::kSealed) {
-    if (meta.tail_tokens.empty()) {
-      index_.Remove(meta.key, meta.seal_order);
+    if (IsTail(meta)) {
+      index_.RemoveTail(*meta.entry->key, id);
+      tails_.erase(id);
     } else {
-      index_.RemoveTail(meta.parent, meta.seal_order);
-      --parked_count_;
+      index_.Remove(*meta.entry->key);
     }
   }
   for (const Tier tier : {Tier::kDevice, Tier::kHost}) {

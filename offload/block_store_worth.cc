@@ -63,6 +63,19 @@ EvictionCandidate BlockStore::CandidateOf(BlockId id, double cost_s, Clock::Mono
           .seal_order = meta.seal_order};
 }
 
+// Every block that has a slot where the model can attend to it. What lies further down, which is
+// most, is not looked at.
+template <class See>
+void BlockStore::ForEachResident(See see) const {
+  const auto see_all = [&](const SlotPool& pool) {
+    for (const BlockId id : pool.owners()) {
+      if (id.valid()) see(id, At(id));
+    }
+  };
+  see_all(device_pool_);
+  if (host_in_place_ && host_pool_) see_all(*host_pool_);
+}
+
 // The `count` evictable blocks of least worth, least first; perhaps as if each had the copy further
 // down that it pays to make.
 std::vector<BlockId> BlockStore::RankIdle(uint32_t count, Idle kind, bool as_if_written) const {
@@ -70,18 +83,16 @@ std::vector<BlockId> BlockStore::RankIdle(uint32_t count, Idle kind, bool as_if_
   const BlockPrices prices = PricesNow();
   const Origin written = can_demote() ? Origin::kHost : Origin::kDisk;
   std::vector<EvictionCandidate> view;
-  for (uint32_t i = 0; i < blocks_.size(); ++i) {
-    if (!blocks_[i]) continue;
-    const BlockMeta& meta = *blocks_[i];
+  ForEachResident([&](BlockId id, const BlockMeta& meta) {
     const Standing standing = StandingOf(meta);
     const bool is_wanted = (IsLossless(standing) && kind != Idle::kDirty) ||
                            (standing == Standing::kDirty && kind != Idle::kLossless);
-    if (!is_wanted) continue;
+    if (!is_wanted) return;
     const Origin next = as_if_written && standing == Standing::kDirty ? written : NextCopyOf(meta);
     double cost_s = prices.BringBack(next, meta.first_position);
     if (meta.token_count < layout_.block_tokens) cost_s *= meta.token_count / tokens_of_a_block();
-    view.push_back(CandidateOf(BlockId(i), cost_s, now));
-  }
+    view.push_back(CandidateOf(id, cost_s, now));
+  });
   return PickVictims(view, count, config_.eviction);
 }
 
@@ -115,18 +126,18 @@ void BlockStore::MakeRoom(uint32_t need) {
 std::vector<EvictionCandidate> BlockStore::HostCopies(Idle kind, Clock::Monotonic now) const {
   const BlockPrices prices = PricesNow();
   std::vector<EvictionCandidate> view;
-  for (uint32_t i = 0; i < blocks_.size(); ++i) {
-    if (!blocks_[i]) continue;
-    const BlockMeta& meta = *blocks_[i];
+  for (const BlockId id : host_pool_->owners()) {
+    if (!id.valid()) continue;
+    const BlockMeta& meta = At(id);
     const bool is_used = meta.store.valid() || meta.load.valid();
-    if (meta.state == BlockState::kFilling || !meta.host.valid() || is_used) continue;
+    if (meta.state == BlockState::kFilling || is_used) continue;
     const bool is_only_host = meta.hold_count == 0 && !meta.device.valid();
     const bool is_spare = meta.hold_count > 0 && meta.device.valid();  // a copy's time, at most
     if (!is_only_host && !is_spare) continue;
-    const bool is_dirty = is_only_host && disk_ && !meta.record.valid() &&
-                          meta.tail_tokens.empty() && meta.first_position >= first_worth_writing_;
+    const bool is_dirty = is_only_host && disk_ && !meta.record.valid() && !IsTail(meta) &&
+                          meta.first_position >= first_worth_writing_;
     if (is_dirty != (kind == Idle::kDirty)) continue;
-    view.push_back(CandidateOf(BlockId(i), is_spare ? 0 : HostCopySaves(prices, meta), now));
+    view.push_back(CandidateOf(id, is_spare ? 0 : HostCopySaves(prices, meta), now));
   }
   return view;
 }
@@ -168,10 +179,10 @@ void BlockStore::WeighWriting() {
   if (first == first_worth_writing_) return;
   first_worth_writing_ = first;
   written_back_ = 0;
+  const uint32_t cold = Count(Standing::kCold);  // these stay what they are
   tally_.fill(0);
-  for (const std::optional<BlockMeta>& meta : blocks_) {
-    if (meta) ++Tally(StandingOf(*meta));
-  }
+  Tally(Standing::kCold) = cold;
+  ForEachResident([&](BlockId, const BlockMeta& meta) { ++Tally(StandingOf(meta)); });
 }
 
 void BlockStore::WriteBack() {

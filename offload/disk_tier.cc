@@ -43,11 +43,37 @@ DiskTier::DiskTier(std::unique_ptr<SpillStore> store, const Clock& clock)
 std::vector<FoundRecord> DiskTier::TakeFound() {
   std::vector<FoundRecord> found = store_->TakeFound();
   for (const FoundRecord& record : found) {
-    Segment& segment = segments_[record.segment];
-    segment.records.emplace(record.record, BlockId());
-    ++segment.written_count;
+    segments_[record.segment].Add(record.record, BlockId());
   }
   return found;
+}
+
+void DiskTier::Segment::Add(RecordId record, BlockId owner) {
+  const auto after = std::ranges::upper_bound(records_, record, {}, &Record::id);
+  CHECK(after == records_.begin() || std::prev(after)->id != record);
+  records_.insert(after, {record, owner});
+}
+
+DiskTier::Segment::Record& DiskTier::Segment::At(RecordId record) {
+  const auto found = std::ranges::lower_bound(records_, record, {}, &Record::id);
+  CHECK(found != records_.end() && found->id == record && found->is_wanted);
+  return *found;
+}
+
+BlockId& DiskTier::Segment::OwnerOf(RecordId record) { return At(record).owner; }
+
+void DiskTier::Segment::Forget(RecordId record) {
+  At(record).is_wanted = false;
+  ++forgotten_count_;
+}
+
+std::vector<std::pair<RecordId, BlockId>> DiskTier::Segment::wanted() const {
+  std::vector<std::pair<RecordId, BlockId>> wanted;
+  wanted.reserve(wanted_count());
+  for (const Record& record : records_) {
+    if (record.is_wanted) wanted.emplace_back(record.id, record.owner);
+  }
+  return wanted;
 }
 
 DiskTier::Segment& DiskTier::SegmentOf(RecordId record) {
@@ -58,9 +84,8 @@ DiskTier::Segment& DiskTier::SegmentOf(RecordId record) {
 
 void DiskTier::Adopt(RecordId record, BlockId block) {
   CHECK(block.valid());
-  Records& records =
-      retiring_ && retiring_->kept.contains(record) ? retiring_->kept : SegmentOf(record).records;
-  BlockId& owner = records.at(record);
+  const bool is_moving = retiring_ && retiring_->kept.contains(record);
+  BlockId& owner = is_moving ? retiring_->kept.at(record) : SegmentOf(record).OwnerOf(record);
   CHECK(!owner.valid());
   owner = block;
 }
@@ -203,7 +228,7 @@ bool DiskTier::Cancel(MoveId move) {
 
 void DiskTier::Forget(RecordId record) {
   if (retiring_ && retiring_->kept.erase(record) > 0) return;
-  CHECK(SegmentOf(record).records.erase(record) == 1);
+  SegmentOf(record).Forget(record);
 }
 
 DiskTier::News DiskTier::Poll() {
@@ -276,9 +301,7 @@ void DiskTier::OnWritten(const SpillCompletion& completion, const Order& order, 
   if (completion.status.ok()) {
     ++counts_.spills;
     Learn(counts_.spill_time, completion.time);
-    Segment& segment = segments_[completion.segment];
-    ++segment.written_count;
-    segment.records.emplace(completion.record, order.owner);
+    segments_[completion.segment].Add(completion.record, order.owner);
   } else {
     ++counts_.spill_failures;
   }
@@ -299,12 +322,10 @@ void DiskTier::OnRetired(const SpillCompletion& completion, News& news) {
   for (const SpillCompletion::Moved& moved : completion.moved) {
     const auto found = kept.find(moved.from);
     if (found == kept.end()) {  // nobody wants it any more: it is dead where it lies now
-      ++segments_[moved.segment].written_count;
+      segments_[moved.segment].AddDead();
       continue;
     }
-    Segment& segment = segments_[moved.segment];
-    ++segment.written_count;
-    segment.records.emplace(moved.to, found->second);
+    segments_[moved.segment].Add(moved.to, found->second);
     ++counts_.second_chances;
     news.relocations.push_back({found->second, moved.from, moved.to});
     kept.erase(found);
@@ -351,12 +372,12 @@ std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
   const SpillStats stats = store_->stats();
   const auto candidate = [](const auto& entry, size_t keep_max, bool keeps_all) {
     Candidate out{.segment = entry.first, .keep_max = keep_max, .keeps_all = keeps_all};
-    out.records.assign(entry.second.records.begin(), entry.second.records.end());
+    out.records = entry.second.wanted();
     return out;
   };
   uint64_t dead = 0;
   for (const auto& entry : segments_) {
-    if (entry.second.records.empty()) return candidate(entry, 0, false);
+    if (entry.second.wanted_count() == 0) return candidate(entry, 0, false);
     dead += entry.second.dead_count();
   }
   if (!HasRoomFor(FreeBytesKept(stats))) {
@@ -364,7 +385,7 @@ std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
     if (!oldest.valid()) return std::nullopt;
     const auto own = segments_.find(oldest);
     if (own == segments_.end()) return Candidate{.segment = oldest};  // of another model
-    return candidate(*own, own->second.written_count / 2, false);
+    return candidate(*own, own->second.written_count() / 2, false);
   }
   // Mostly dead: the living are moved together, so that the space goes back to the file system.
   const uint64_t record_bytes = std::max<uint64_t>(stats.record_bytes, 1);
@@ -373,7 +394,7 @@ std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
   if (used_records < kCompactMin * segment_records || 2 * dead < used_records) return std::nullopt;
   const auto deadest = std::ranges::max_element(
       segments_, {}, [](const auto& entry) { return entry.second.dead_count(); });
-  return candidate(*deadest, deadest->second.records.size(), true);
+  return candidate(*deadest, deadest->second.wanted_count(), true);
 }
 
 void DiskTier::Retire(MoveId move, const Candidate& candidate, const std::vector<RecordId>& keep) {
@@ -381,7 +402,7 @@ void DiskTier::Retire(MoveId move, const Candidate& candidate, const std::vector
   if (orders_.empty()) last_progress_ = clock_.Now();
   Retiring retiring{.move = move};
   for (const RecordId record : keep) {
-    retiring.kept.emplace(record, segments_.at(candidate.segment).records.at(record));
+    retiring.kept.emplace(record, segments_.at(candidate.segment).OwnerOf(record));
   }
   segments_.erase(candidate.segment);
   store_->Retire({SpillTicket(move.value()), candidate.segment, keep});
@@ -392,7 +413,7 @@ DiskTierStats DiskTier::stats() const {
   DiskTierStats stats = counts_;
   stats.store = store_->stats();
   stats.capacity = CapacityOf(stats.store);
-  for (const auto& [id, segment] : segments_) stats.records += segment.records.size();
+  for (const auto& [id, segment] : segments_) stats.records += segment.wanted_count();
   if (retiring_) stats.records += retiring_->kept.size();
   stats.is_paused = hangs_ || health_.is_paused();
   return stats;

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -143,10 +144,30 @@ class DiskTier {
     bool waits() const { return kind == Kind::kLoad && handed == 0; }
   };
   using Records = std::unordered_map<RecordId, BlockId>;
-  struct Segment {
-    Records records;  // those that are wanted; no owner: found, and not asked for yet
-    uint64_t written_count = 0;
-    uint64_t dead_count() const { return written_count - records.size(); }
+  // What lies in one. There may be millions of records, in few segments.
+  class Segment {
+   public:
+    void Add(RecordId record, BlockId owner);
+    void AddDead() { ++dead_count_; }
+    // The owner of a record that is wanted; none: found, and not asked for yet.
+    BlockId& OwnerOf(RecordId record);
+    void Forget(RecordId record);
+    std::vector<std::pair<RecordId, BlockId>> wanted() const;
+    uint64_t wanted_count() const { return records_.size() - forgotten_count_; }
+    uint64_t dead_count() const { return forgotten_count_ + dead_count_; }
+    uint64_t written_count() const { return records_.size() + dead_count_; }
+
+   private:
+    struct Record {
+      RecordId id;
+      BlockId owner;
+      bool is_wanted = true;
+    };
+    Record& At(RecordId record);
+
+    std::deque<Record> records_;  // as their ids grow
+    uint64_t forgotten_count_ = 0;
+    uint64_t dead_count_ = 0;  // of others
   };
 
   Segment& SegmentOf(RecordId record);

@@ -1,19 +1,18 @@
 #include "offload/prefix_index.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/rng.h"
 
 namespace cairn {
-namespace {
 
-bool Stands(const PrefixIndex::Entry& entry, const BlockKey& parent,
-            std::span<const uint32_t> tokens) {
-  return entry.depth > 0 && entry.parent == parent && std::ranges::equal(entry.tokens, tokens);
+bool PrefixIndex::Stands(const Entry& entry, const BlockKey& parent,
+                         std::span<const uint32_t> tokens) const {
+  return entry.parent != nullptr && *entry.parent->key == parent &&
+         std::ranges::equal(TokensOf(entry), tokens);
 }
-
-}  // namespace
 
 std::vector<const PrefixIndex::Entry*> PrefixIndex::Walk(const BlockKey& root,
                                                          std::span<const uint32_t> tokens) const {
@@ -24,7 +23,7 @@ std::vector<const PrefixIndex::Entry*> PrefixIndex::Walk(const BlockKey& root,
     const Entry* entry = Find(child_key_(parent, block_tokens));
     if (entry == nullptr || !Stands(*entry, parent, block_tokens)) break;
     path.push_back(entry);
-    parent = entry->key;
+    parent = *entry->key;
   }
   return path;
 }
@@ -35,7 +34,7 @@ const PrefixIndex::Entry* PrefixIndex::Find(const BlockKey& key) const {
 }
 
 PrefixIndex::Placed PrefixIndex::Place(const BlockKey& parent, std::span<const uint32_t> tokens,
-                                       BlockId block, uint64_t order) {
+                                       BlockId block) {
   CHECK(tokens.size() == block_tokens_);
   Entry& parent_entry = Ensure(parent);  // references to entries last until they are erased
   BlockKey key = child_key_(parent, tokens);
@@ -44,26 +43,26 @@ PrefixIndex::Placed PrefixIndex::Place(const BlockKey& parent, std::span<const u
   while (is_collision && Find(key) != nullptr) {
     key = {Digest{MixBits(++private_key_count_), MixBits(key.digest.low)}};
   }
-  Placed placed = Put(parent_entry, EnsureChild(parent_entry, key, tokens), block, order);
+  Placed placed = Put(EnsureChild(parent_entry, key, tokens), block);
   placed.is_collision = is_collision;
   return placed;
 }
 
 std::optional<PrefixIndex::Placed> PrefixIndex::PlaceDeep(const BlockKey& root,
                                                           std::span<const uint32_t> tokens,
-                                                          BlockId block, uint64_t order) {
+                                                          BlockId block) {
   CHECK(!tokens.empty() && tokens.size() % block_tokens_ == 0);
   Entry* parent = &Ensure(root);
   for (;; tokens = tokens.subspan(block_tokens_)) {
     const auto block_tokens = tokens.first(block_tokens_);
-    const BlockKey key = child_key_(parent->key, block_tokens);
+    const BlockKey key = child_key_(*parent->key, block_tokens);
     const Entry* standing = Find(key);
-    if (standing != nullptr && !Stands(*standing, parent->key, block_tokens)) {
-      Prune(parent->key);
+    if (standing != nullptr && !Stands(*standing, *parent->key, block_tokens)) {
+      Prune(parent);
       return std::nullopt;
     }
     Entry& entry = EnsureChild(*parent, key, block_tokens);
-    if (tokens.size() == block_tokens_) return Put(*parent, entry, block, order);
+    if (tokens.size() == block_tokens_) return Put(entry, block);
     parent = &entry;
   }
 }
@@ -72,44 +71,65 @@ PrefixIndex::Entry& PrefixIndex::EnsureChild(Entry& parent, const BlockKey& key,
                                              std::span<const uint32_t> tokens) {
   Entry& entry = Ensure(key);
   if (entry.depth == 0) {
-    entry.parent = parent.key;
-    entry.tokens.assign(tokens.begin(), tokens.end());
+    entry.parent = &parent;
+    entry.tokens = std::pmr::polymorphic_allocator<uint32_t>(&memory_).allocate(block_tokens_);
+    std::ranges::copy(tokens, entry.tokens);
     entry.depth = parent.depth + 1;
     ++parent.child_entry_count;
   }
   return entry;
 }
 
-PrefixIndex::Placed PrefixIndex::Put(Entry& parent, Entry& entry, BlockId block, uint64_t order) {
+PrefixIndex::Placed PrefixIndex::Put(Entry& entry, BlockId block) {
   const bool is_new = !entry.block.valid();
   if (is_new) {
     entry.block = block;
-    parent.followers.emplace(order, block);
+    Follow(*entry.parent, block);
   }
   return {&entry, is_new, false};
 }
 
-void PrefixIndex::Remove(const BlockKey& key, uint64_t order) {
+void PrefixIndex::Remove(const BlockKey& key) {
   Entry& entry = At(key);
   CHECK(entry.block.valid());
-  entry.block = BlockId();
-  CHECK(At(entry.parent).followers.erase(order) == 1);
-  Prune(key);
+  Unfollow(*entry.parent, std::exchange(entry.block, BlockId()));
+  Prune(&entry);
 }
 
-void PrefixIndex::PlaceTail(const BlockKey& parent, BlockId block, uint64_t order) {
-  Ensure(parent).followers.emplace(order, block);
+const PrefixIndex::Entry* PrefixIndex::PlaceTail(const BlockKey& parent, BlockId block) {
+  Entry& entry = Ensure(parent);
+  Follow(entry, block);
+  return &entry;
 }
 
-void PrefixIndex::RemoveTail(const BlockKey& parent, uint64_t order) {
-  CHECK(At(parent).followers.erase(order) == 1);
-  Prune(parent);
+void PrefixIndex::RemoveTail(const BlockKey& parent, BlockId block) {
+  Entry& entry = At(parent);
+  Unfollow(entry, block);
+  Prune(&entry);
+}
+
+void PrefixIndex::Follow(Entry& parent, BlockId block) {
+  if (siblings_.size() <= block.value()) siblings_.resize(block.value() + 1);
+  const BlockId older = std::exchange(parent.latest_follower, block);
+  siblings_[block.value()] = {.older = older, .newer = BlockId()};
+  if (older.valid()) siblings_[older.value()].newer = block;
+}
+
+void PrefixIndex::Unfollow(Entry& parent, BlockId block) {
+  const Siblings own = std::exchange(siblings_[block.value()], {});
+  if (own.older.valid()) siblings_[own.older.value()].newer = own.newer;
+  if (own.newer.valid()) {
+    siblings_[own.newer.value()].older = own.older;
+  } else {
+    CHECK(parent.latest_follower == block);
+    parent.latest_follower = own.older;
+  }
 }
 
 PrefixIndex::Entry& PrefixIndex::Ensure(const BlockKey& key) {
-  Entry& entry = entries_[key];
-  entry.key = key;
-  return entry;
+  const auto entry = entries_.try_emplace(key).first;
+  entry->second.key = &entry->first;
+  return entry->second;
 }
 
 PrefixIndex::Entry& PrefixIndex::At(const BlockKey& key) {
@@ -119,16 +139,15 @@ PrefixIndex::Entry& PrefixIndex::At(const BlockKey& key) {
 }
 
 // Erases the entry, and then its ancestors, as long as nothing needs them.
-void PrefixIndex::Prune(BlockKey key) {
-  for (;;) {
-    const Entry& entry = At(key);
-    if (entry.block.valid() || entry.child_entry_count > 0 || !entry.followers.empty()) return;
-    const bool is_root = entry.depth == 0;
-    const BlockKey parent = entry.parent;
-    entries_.erase(key);
-    if (is_root) return;
-    --At(parent).child_entry_count;
-    key = parent;
+void PrefixIndex::Prune(Entry* entry) {
+  while (entry != nullptr && !entry->block.valid() && !entry->has_descendants()) {
+    Entry* const parent = entry->parent;
+    if (parent != nullptr) {
+      std::pmr::polymorphic_allocator<uint32_t>(&memory_).deallocate(entry->tokens, block_tokens_);
+    }
+    entries_.erase(entries_.find(*entry->key));
+    if (parent != nullptr) --parent->child_entry_count;
+    entry = parent;
   }
 }
 
@@ -138,19 +157,24 @@ PrefixIndex::Totals PrefixIndex::CheckInvariants() const {
   size_t counted_child_count = 0;  // as their parents count them
   for (const auto& [key, entry] : entries_) {
     totals.full_count += entry.block.valid();
-    totals.follower_count += entry.followers.size();
     counted_child_count += entry.child_entry_count;
-    CHECK(entry.key == key);
-    CHECK(entry.block.valid() || entry.child_entry_count > 0 || !entry.followers.empty());
-    CHECK(entry.tokens.size() == (entry.depth == 0 ? 0 : block_tokens_));
+    CHECK(entry.key == &key);
+    CHECK(entry.block.valid() || entry.has_descendants());
+    BlockId newer;
+    for (BlockId id = entry.latest_follower; id.valid(); id = FollowerBefore(id)) {
+      CHECK(siblings_.at(id.value()).newer == newer);
+      newer = id;
+      ++totals.follower_count;
+    }
+    CHECK((entry.depth == 0) == (entry.parent == nullptr));
+    CHECK((entry.depth == 0) == (entry.tokens == nullptr));
     if (entry.depth == 0) {
       CHECK(!entry.block.valid());
       continue;
     }
     ++child_count;
-    const Entry* parent = Find(entry.parent);
-    CHECK(parent != nullptr);
-    CHECK(entry.depth == parent->depth + 1 && parent->child_entry_count > 0);
+    CHECK(Find(*entry.parent->key) == entry.parent);
+    CHECK(entry.depth == entry.parent->depth + 1 && entry.parent->child_entry_count > 0);
   }
   CHECK(child_count == counted_child_count);
   return totals;

@@ -4,15 +4,15 @@
 // walk from the root compares every token, across holes too; it goes with the last of them.
 //
 // Keys are digests and may collide. A walk ends where an entry with the right key has other tokens,
-// and Intern gives a prefix whose key is taken a private one, which no walk finds.
+// and Place gives a prefix whose key is taken a private one, which no walk finds.
 //
-// Memory: about 300 bytes an entry, at most (depth of the deepest chain) entries a block.
+// Memory: about 140 bytes an entry, at most (depth of the deepest chain) entries a block.
 // Threads: one at a time.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
+#include <deque>
+#include <memory_resource>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -26,17 +26,17 @@ namespace cairn {
 class PrefixIndex {
  public:
   using ChildKeyFunction = BlockKey (*)(const BlockKey&, std::span<const uint32_t>);
-  // The sealed blocks that follow one prefix, full or parked, by order of sealing, latest first.
-  using Followers = std::map<uint64_t, BlockId, std::greater<>>;
 
+  // Stays where it is as long as it is there.
   struct Entry {
-    BlockKey key;
-    BlockKey parent;                 // not used by a root
-    std::vector<uint32_t> tokens;    // of the prefix's last block; none for a root
+    const BlockKey* key = nullptr;
+    Entry* parent = nullptr;         // null: a root
+    uint32_t* tokens = nullptr;      // of the prefix's last block; null for a root
     uint32_t depth = 0;              // blocks in the prefix; 0 for a root
     uint32_t child_entry_count = 0;  // entries whose parent this is
     BlockId block;                   // the prefix's last block, or none: a hole
-    Followers followers;
+    BlockId latest_follower;         // of the sealed blocks that follow it, full or parked
+    bool has_descendants() const { return child_entry_count > 0 || latest_follower.valid(); }
   };
 
   // Room for `block_count_max` blocks and as many holes is made at once: growing later would stall
@@ -52,24 +52,31 @@ class PrefixIndex {
   // The entry under a key that a caller was given; null if there is none.
   const Entry* Find(const BlockKey& key) const;
 
+  std::span<const uint32_t> TokensOf(const Entry& entry) const {
+    return {entry.tokens, entry.depth > 0 ? block_tokens_ : 0};
+  }
+
   // Puts a full block on the prefix `parent` + `tokens`, or finds the one that is there already.
-  // An unknown parent is a root. `order` is unique and grows.
+  // An unknown parent is a root.
   struct Placed {
     const Entry* entry;
     bool is_new;        // the given block was put there
     bool is_collision;  // under a private key
   };
-  Placed Place(const BlockKey& parent, std::span<const uint32_t> tokens, BlockId block,
-               uint64_t order);
+  Placed Place(const BlockKey& parent, std::span<const uint32_t> tokens, BlockId block);
   // The same for the last block of `tokens`, which begin at position 0 and are whole blocks; those
   // before it may be missing. Null when the key of one of them is taken by other tokens.
   std::optional<Placed> PlaceDeep(const BlockKey& root, std::span<const uint32_t> tokens,
-                                  BlockId block, uint64_t order);
-  void Remove(const BlockKey& key, uint64_t order);
+                                  BlockId block);
+  void Remove(const BlockKey& key);
 
-  // A parked tail follows `parent`, and is no prefix of whole blocks itself.
-  void PlaceTail(const BlockKey& parent, BlockId block, uint64_t order);
-  void RemoveTail(const BlockKey& parent, uint64_t order);
+  // A parked tail follows `parent`, whose entry this returns, and is no prefix of whole blocks
+  // itself.
+  const Entry* PlaceTail(const BlockKey& parent, BlockId block);
+  void RemoveTail(const BlockKey& parent, BlockId block);
+
+  // Of the blocks that follow the same prefix, the one that was placed next before `block`.
+  BlockId FollowerBefore(BlockId block) const { return siblings_.at(block.value()).older; }
 
   BlockKey KeyOf(const BlockKey& parent, std::span<const uint32_t> tokens) const {
     return child_key_(parent, tokens);
@@ -86,15 +93,25 @@ class PrefixIndex {
   Totals CheckInvariants() const;
 
  private:
+  struct Siblings {  // of a block that follows a prefix
+    BlockId older;
+    BlockId newer;
+  };
+
   Entry& Ensure(const BlockKey& key);
   Entry& EnsureChild(Entry& parent, const BlockKey& key, std::span<const uint32_t> tokens);
-  Placed Put(Entry& parent, Entry& entry, BlockId block, uint64_t order);
+  bool Stands(const Entry& entry, const BlockKey& parent, std::span<const uint32_t> tokens) const;
+  Placed Put(Entry& entry, BlockId block);
+  void Follow(Entry& parent, BlockId block);
+  void Unfollow(Entry& parent, BlockId block);
   Entry& At(const BlockKey& key);
-  void Prune(BlockKey key);
+  void Prune(Entry* entry);
 
   const uint32_t block_tokens_;
   const ChildKeyFunction child_key_;
-  std::unordered_map<BlockKey, Entry> entries_;
+  std::pmr::unsynchronized_pool_resource memory_;  // of entries and their tokens
+  std::pmr::unordered_map<BlockKey, Entry> entries_{&memory_};
+  std::deque<Siblings> siblings_;  // by BlockId
   uint64_t private_key_count_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// The slots of one tier: equal places for one block each, in one buffer, and the list of those that
-// are free. The slot that was given back last is taken first, since it is the likeliest to be in a
-// cache.
+// The slots of one tier: equal places for one block each, in one buffer, the list of those that are
+// free, and whose copies lie in the others. The slot that was given back last is taken first, since
+// it is the likeliest to be in a cache.
 //
 // Slots are not cleared: one that was never taken is zero from its allocation, and a used one keeps
 // the bytes of its last block, which are finite numbers of KvLayout::type. Threads: one at a time.
@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -29,7 +30,10 @@ class SlotPool {
 
   // `buffer` has capacity * StrideBytes(block_bytes) bytes, all of them zero.
   SlotPool(std::unique_ptr<Buffer> buffer, uint32_t capacity, size_t block_bytes)
-      : buffer_(std::move(buffer)), stride_bytes_(StrideBytes(block_bytes)), taken_(capacity) {
+      : buffer_(std::move(buffer)),
+        stride_bytes_(StrideBytes(block_bytes)),
+        taken_(capacity),
+        owners_(capacity) {
     CHECK(buffer_->size_bytes() >= capacity * stride_bytes_);
     free_.reserve(capacity);
     for (uint32_t slot = capacity; slot > 0; --slot) free_.push_back(SlotId(slot - 1));
@@ -54,8 +58,17 @@ class SlotPool {
   void Give(SlotId slot) {
     CHECK(IsTaken(slot));
     taken_[slot.value()] = false;
+    owners_[slot.value()] = BlockId();
     free_.push_back(slot);
   }
+
+  // A taken slot has a copy of the block, until it is given back.
+  void SetOwner(SlotId slot, BlockId block) {
+    CHECK(IsTaken(slot));
+    owners_[slot.value()] = block;
+  }
+  // By slot; none: it is free, or a move's.
+  std::span<const BlockId> owners() const { return owners_; }
 
   std::byte* Address(SlotId slot) const {
     CHECK(IsTaken(slot));
@@ -77,6 +90,7 @@ class SlotPool {
   size_t announced_bytes_ = 0;
   std::vector<SlotId> free_;
   std::vector<bool> taken_;
+  std::vector<BlockId> owners_;
 };
 
 }  // namespace cairn
