@@ -30,6 +30,8 @@
 namespace cairn {
 
 inline constexpr size_t kChunkTokens = 1024;
+// Of keys by which a session is known even when nothing else is left of it.
+inline constexpr const char* kNamesPrefix = "s";
 
 struct StoredSessions {
   SessionLedger ledger;

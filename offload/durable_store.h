@@ -12,8 +12,9 @@
 // A damaged log costs the batches that lie where it is damaged (RocksDB skips the rest of 32 KiB)
 // and no later one. A damaged table costs the values that lie where it is damaged, which are empty
 // from then on; when what cannot be read is its index, or all of it, its keys are again what they
-// were before it was written. Tables are verified as the store is opened, and whenever they are
-// compacted; what can be read goes on in new ones, so damage stops nothing.
+// were before it was written, and only those that are remembered by name (`remembered`) are there
+// with an empty value when they were not before. Tables are verified as the store is opened, and
+// whenever they are compacted; what can be read goes on in new ones, so damage stops nothing.
 //
 // Threads: any for Scan; one at a time for Commit.
 #pragma once
@@ -101,8 +102,10 @@ class DurableStore {
   virtual bool TakeLost() { return false; }
 };
 
-// A store in the folder `path`, which is made when it is missing; `clock` outlives it. kUnavailable
+// A store in the folder `path`, which is made when it is missing; `clock` outlives it. Keys that
+// begin with `remembered`, if that is not empty, are remembered in the file PATH.keys. kUnavailable
 // when the disk or the database in it does not let itself be opened.
-Result<std::unique_ptr<DurableStore>> OpenDurableStore(const std::string& path, const Clock& clock);
+Result<std::unique_ptr<DurableStore>> OpenDurableStore(const std::string& path, const Clock& clock,
+                                                       const std::string& remembered = "");
 
 }  // namespace cairn

@@ -12,11 +12,13 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
 #include "offload/durable_store.h"
+#include "offload/key_roster.h"
 #include "offload/rocksdb_salvage.h"
 #include "offload/rocksdb_support.h"
 
@@ -120,8 +122,11 @@ class KeptState final : public DurableStore {
 
 class RocksDbDurableStore final : public DurableStore {
  public:
-  RocksDbDurableStore(std::string path, const Clock& clock)
-      : path_(std::move(path)), clock_(clock) {}
+  RocksDbDurableStore(std::string path, const Clock& clock, std::string remembered)
+      : path_(std::move(path)),
+        clock_(clock),
+        remembered_(std::move(remembered)),
+        roster_(path_ + ".keys") {}
 
   Status Open() {
     const std::lock_guard lock(mutex_);
@@ -129,6 +134,7 @@ class RocksDbDurableStore final : public DurableStore {
     const Status whole = FromRocksdb(database_->VerifyChecksum(), path_);
     damaged_ = whole.code() == Code::kDataLoss;
     Status opened = damaged_ ? Mend() : whole;
+    if (opened.ok()) Remember();
     lost_ = false;  // nobody has had it in memory
     return opened;
   }
@@ -138,12 +144,21 @@ class RocksDbDurableStore final : public DurableStore {
     if (!failure_.ok() && clock_.Now() < mend_at_) return failure_;
     if (damaged_ || !writable_) RETURN_IF_ERROR(Mend());
     failure_ = Status();
+    if (const Status noted = NoteNewKeys(batch); !noted.ok()) {
+      return Fail(Status(noted.code(), noted.message()).WithRetryAfter(kMendPeriod));
+    }
     const rocksdb::Status written = Write(batch, sync);
-    if (written.ok()) return Status();
+    if (written.ok()) {
+      NoteGoneKeys(batch);
+      return Status();
+    }
     // A database that has found damage takes nothing of any batch. When what was damaged is not
     // part of it any more, it does.
     damaged_ = written.IsCorruption();
-    if (damaged_ && Mend().ok() && Write(batch, sync).ok()) return Status();
+    if (damaged_ && Mend().ok() && NoteNewKeys(batch).ok() && Write(batch, sync).ok()) {
+      NoteGoneKeys(batch);
+      return Status();
+    }
     // What was written of the batch is decided now, by opening the database anew: after this,
     // Scan shows what the next commit builds on. The commit itself has failed in any case.
     const Status why = Translate(written);
@@ -198,7 +213,10 @@ class RocksDbDurableStore final : public DurableStore {
     writable_ = false;
     Status opened = damaged_ ? Salvage() : Status();
     if (opened.ok()) opened = OpenDatabase();
-    if (opened.ok()) return Status();
+    if (opened.ok()) {
+      Remember();
+      return Status();
+    }
     rocksdb::DB* readable = nullptr;
     if (rocksdb::DB::OpenForReadOnly(MakeOptions(kToFirstGap), path_, &readable).ok()) {
       database_.reset(readable);
@@ -210,7 +228,7 @@ class RocksDbDurableStore final : public DurableStore {
   Status Salvage() {
     auto before = std::make_unique<KeptState>();
     const Status salvaged = SalvageDatabase(
-        MakeOptions(kPastGaps), path_,
+        MakeOptions(kPastGaps), path_, roster_.keys(),
         [&](std::string_view key, std::string_view value) { before->Keep(key, value); });
     if (!salvaged.ok()) {
       return Unavailable(path_ + " is damaged, and cannot be salvaged: " + salvaged.message())
@@ -243,6 +261,38 @@ class RocksDbDurableStore final : public DurableStore {
     return Status();
   }
 
+  // The roster has the remembered keys that the database has. Without success it has some more.
+  void Remember() {
+    if (remembered_.empty()) return;
+    std::set<std::string> keys;
+    Status done = ScanKeys(
+        *database_, remembered_, [&](std::string_view key, std::string_view) { keys.emplace(key); },
+        path_);
+    if (done.ok()) done = roster_.Replace(std::move(keys));
+    if (!done.ok()) LogWarning("sessions: " + done.message());
+  }
+
+  // The remembered keys that the batch puts, or that it deletes.
+  std::vector<std::string> Remembered(const DurableBatch& batch, bool deleted) const {
+    std::map<std::string, bool> is_deleted;  // by the last change of each
+    for (const DurableBatch::Change& change : batch.changes()) {
+      if (remembered_.empty() || !change.key.starts_with(remembered_)) continue;
+      CHECK(change.kind != DurableBatch::Kind::kDeleteRange);
+      is_deleted[change.key] = change.kind == DurableBatch::Kind::kDelete;
+    }
+    std::vector<std::string> keys;
+    for (const auto& [key, is_gone] : is_deleted) {
+      if (is_gone == deleted) keys.push_back(key);
+    }
+    return keys;
+  }
+  Status NoteNewKeys(const DurableBatch& batch) { return roster_.Add(Remembered(batch, false)); }
+  // A name too many is put right at the next opening, unless its table is lost by then.
+  void NoteGoneKeys(const DurableBatch& batch) {
+    const Status noted = roster_.Remove(Remembered(batch, true));
+    if (!noted.ok()) LogWarning("sessions: " + noted.message());
+  }
+
   rocksdb::Status TryOpen(Recovery recovery) {
     rocksdb::DB* opened = nullptr;
     rocksdb::Status status = rocksdb::DB::Open(MakeOptions(recovery), path_, &opened);
@@ -264,7 +314,9 @@ class RocksDbDurableStore final : public DurableStore {
 
   const std::string path_;
   const Clock& clock_;
+  const std::string remembered_;
   mutable std::mutex mutex_;  // of all below
+  KeyRoster roster_;
   std::unique_ptr<rocksdb::DB> database_;
   bool writable_ = false;
   Status failure_;  // ok, or commits fail with it before mend_at_
@@ -276,9 +328,9 @@ class RocksDbDurableStore final : public DurableStore {
 
 }  // namespace
 
-Result<std::unique_ptr<DurableStore>> OpenDurableStore(const std::string& path,
-                                                       const Clock& clock) {
-  auto store = std::make_unique<RocksDbDurableStore>(path, clock);
+Result<std::unique_ptr<DurableStore>> OpenDurableStore(const std::string& path, const Clock& clock,
+                                                       const std::string& remembered) {
+  auto store = std::make_unique<RocksDbDurableStore>(path, clock, remembered);
   RETURN_IF_ERROR(store->Open());
   return std::unique_ptr<DurableStore>(std::move(store));
 }

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -107,19 +108,28 @@ Status RepairBeside(const rocksdb::Options& options, const std::string& damaged,
 class Copy {
  public:
   static Result<std::unique_ptr<Copy>> Create(const rocksdb::Options& options,
-                                              const std::string& path) {
+                                              const std::string& path,
+                                              const std::set<std::string>& known) {
     rocksdb::DB* opened = nullptr;
     const rocksdb::Status status = rocksdb::DB::Open(options, path, &opened);
     if (!status.ok()) return FromRocksdb(status, path);
-    return std::make_unique<Copy>(std::unique_ptr<rocksdb::DB>(opened), path);
+    return std::make_unique<Copy>(std::unique_ptr<rocksdb::DB>(opened), path, known);
   }
-  Copy(std::unique_ptr<rocksdb::DB> database, std::string path)
-      : database_(std::move(database)), path_(std::move(path)) {}
+  Copy(std::unique_ptr<rocksdb::DB> database, std::string path, const std::set<std::string>& known)
+      : database_(std::move(database)), path_(std::move(path)), unseen_(known) {}
 
   Status Put(const rocksdb::Slice& key, const rocksdb::Slice& value) {
+    unseen_.erase(key.ToString());
     const rocksdb::Status added = batch_.Put(key, value);
     if (!added.ok()) return FromRocksdb(added, path_);
     return batch_.GetDataSize() < kBatchBytes ? Status() : Write();
+  }
+  // An empty value for each key that is known to have been there and was not put; so many those
+  // are.
+  Result<uint64_t> PutLost() {
+    const uint64_t count = unseen_.size();
+    for (const std::string& key : std::exchange(unseen_, {})) RETURN_IF_ERROR(Put(key, ""));
+    return count;
   }
   // Everything is on the device.
   Status Finish() {
@@ -139,6 +149,7 @@ class Copy {
 
   const std::unique_ptr<rocksdb::DB> database_;
   const std::string path_;
+  std::set<std::string> unseen_;
   rocksdb::WriteBatch batch_;
 };
 
@@ -211,14 +222,14 @@ void MakeSalvageable(rocksdb::Options& options) {
 }
 
 Status SalvageDatabase(const rocksdb::Options& options, const std::string& path,
-                       const KeyVisitor& before) {
+                       const std::set<std::string>& known, const KeyVisitor& before) {
   const std::string work = path + ".salvage";
   RETURN_IF_ERROR(RemoveAll(work));
   ASSIGN_OR_RETURN(const auto tables, TablesOf(options, path));
   LogDamaged(options, tables);
   RETURN_IF_ERROR(RepairBeside(options, path, tables, work + "/undamaged"));
   ASSIGN_OR_RETURN(auto undamaged, OpenToRead(options, work + "/undamaged"));
-  ASSIGN_OR_RETURN(auto copy, Copy::Create(options, work + "/whole"));
+  ASSIGN_OR_RETURN(auto copy, Copy::Create(options, work + "/whole", known));
   uint64_t lost = 0;
   if (const auto damaged = OpenToRead(options, path); damaged.ok()) {
     ASSIGN_OR_RETURN(lost, CopyReadable(**damaged, *copy, path));
@@ -226,13 +237,15 @@ Status SalvageDatabase(const rocksdb::Options& options, const std::string& path,
   } else {
     ASSIGN_OR_RETURN(lost, CopyReadable(*undamaged, *copy, path));
   }
+  ASSIGN_OR_RETURN(const uint64_t unnamed, copy->PutLost());
   RETURN_IF_ERROR(copy->Finish());
   copy.reset();
   undamaged.reset();
   RETURN_IF_ERROR(Move(work + "/whole", path + ".salvaged"));
   RETURN_IF_ERROR(FinishSalvage(path));
   LogError("sessions: a new database in " + path + " has what can be read; " +
-           std::to_string(lost) + " values are lost. The damaged one is in " + path + ".damaged");
+           std::to_string(lost + unnamed) + " values are lost. The damaged one is in " + path +
+           ".damaged");
   return Status();
 }
 

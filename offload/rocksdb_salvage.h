@@ -11,11 +11,13 @@
 //
 // A table has a block for each key, and its index says which key that is, so a damaged block costs
 // one key, whose value is then empty. A table whose index or end is damaged, or that is not there,
-// is lost as a whole: what its keys were before it was written is what is saved.
+// is lost as a whole: what its keys were before it was written is what is saved, and an empty value
+// for those that are known from elsewhere (key_roster.h) and were not there before.
 //
 // Threads: one at a time; nobody has the database open.
 #pragma once
 
+#include <set>
 #include <string>
 
 #include "base/status.h"
@@ -32,10 +34,10 @@ namespace cairn {
 void MakeSalvageable(rocksdb::Options& options);
 
 // Logs a line for each damaged table, and one for what was done about them. `before` is given
-// every key as it was without any change that lies in a damaged table. The error says why nothing
-// was done.
+// every key as it was without any change that lies in a damaged table; `known` are keys that the
+// database has. The error says why nothing was done.
 Status SalvageDatabase(const rocksdb::Options& options, const std::string& path,
-                       const KeyVisitor& before);
+                       const std::set<std::string>& known, const KeyVisitor& before);
 
 // Ends what a crash cut off. Before each opening.
 Status FinishSalvage(const std::string& path);

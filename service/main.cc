@@ -22,6 +22,7 @@
 #include "engine/load.h"
 #include "engine/message_text.h"
 #include "engine/session_journal.h"
+#include "engine/session_store.h"
 #include "kernels/backend_choice.h"
 #include "offload/data_directory.h"
 #include "offload/durable_store.h"
@@ -156,7 +157,7 @@ Result<std::string> OpenSessions(const DataDirectory* directory, const ServerCon
     return std::string("sessions end with the process (--durability none)");
   }
   ASSIGN_OR_RETURN(std::unique_ptr<DurableStore> store,
-                   OpenDurableStore(directory->sessions_path(), clock));
+                   OpenDurableStore(directory->sessions_path(), clock, kNamesPrefix));
   ASSIGN_OR_RETURN(StoredSessions stored,
                    LoadSessions(*store, VocabularyDigest(*parts.tokenizer), parts.model_info.name));
   uint64_t token_count = 0;

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -45,11 +46,14 @@ void FlipByte(const fs::path& path, uintmax_t at) {
   file.put(static_cast<char>(byte ^ 0x10));
 }
 
+std::string ContentOf(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 // The first place where `bytes` lie in the file.
 uintmax_t PlaceOf(const fs::path& path, const std::string& bytes) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
-  const size_t at = content.find(bytes);
+  const size_t at = ContentOf(path).find(bytes);
   CHECK(at != std::string::npos);
   return at;
 }
@@ -68,7 +72,7 @@ class DurableDamageTest : public testing::Test {
   void Open() {
     store_.reset();
     testing::internal::CaptureStderr();
-    auto opened = OpenDurableStore(path_, clock_);
+    auto opened = OpenDurableStore(path_, clock_, remembered_);
     said_ = testing::internal::GetCapturedStderr();
     ASSERT_TRUE(opened.ok()) << opened.status().ToString();
     store_ = *std::move(opened);
@@ -94,6 +98,7 @@ class DurableDamageTest : public testing::Test {
   ScratchFolder scratch_;
   FakeClock clock_;
   const std::string path_ = scratch_.File("store");
+  std::string remembered_;  // the keys that begin so
   std::unique_ptr<DurableStore> store_;
   std::string said_;
 };
@@ -154,6 +159,83 @@ TEST_F(DurableDamageTest, OfATableThatIsGoneOrCutOffKeysAreWhatTheyWereBefore) {
     Open();
     EXPECT_EQ(said_, "");
   }
+}
+
+// Keys that are remembered are there after the table that they lay in alone, and nothing else of
+// it.
+TEST_F(DurableDamageTest, OfALostTableTheNamesAreLeft) {
+  remembered_ = "s";
+  const auto cut = [](const fs::path& table) { fs::resize_file(table, fs::file_size(table) - 1); };
+  const auto flip_index = [](const fs::path& table) {  // the second place of a key is in the index
+    const std::string content = ContentOf(table);
+    FlipByte(table, content.find("s-there", content.find("s-there") + 1));
+  };
+  const auto remove = [](const fs::path& table) { fs::remove(table); };
+  const std::vector<std::function<void(const fs::path&)>> damages = {cut, flip_index, remove};
+  for (size_t i = 0; i < damages.size(); ++i) {
+    SCOPED_TRACE(i);
+    store_.reset();
+    fs::remove_all(path_);
+    fs::remove(path_ + ".keys");
+    Open();
+    Put("s-old", "1");
+    Open();
+    Put("s-there", "1");
+    Put("s-deleted", "1");
+    Put("s-old", "2");
+    Put("t", "1");
+    DurableBatch gone;
+    gone.Delete("s-deleted");
+    ASSERT_TRUE(store_->Commit(gone, CommitSync::kSystem).ok());
+    Open();
+    Put("s-new", "3");
+    store_.reset();
+    damages[i](TablesIn(path_)[1]);
+    Open();
+    EXPECT_NE(said_.find("1 values are lost"), std::string::npos) << said_;
+    const Map left{{"s-new", "3"}, {"s-old", "1"}, {"s-there", ""}};
+    EXPECT_EQ(Everything(*store_), left);
+    Open();
+    EXPECT_EQ(said_, "");
+    EXPECT_EQ(Everything(*store_), left);
+  }
+}
+
+// Of a file of names, a damaged line costs one; and what is cut off of it, what was written last.
+TEST_F(DurableDamageTest, ADamagedNameCostsOne) {
+  remembered_ = "s";
+  const std::string names = path_ + ".keys";
+  Open();
+  for (const char* key : {"s1", "s2", "s3", "s4"}) Put(key, "1");
+  Open();
+  store_.reset();
+  FlipByte(names, ContentOf(names).find('\n') + 3);
+  fs::resize_file(names, fs::file_size(names) - 5);
+  for (const fs::path& table : TablesIn(path_)) fs::remove(table);
+  Open();
+  EXPECT_EQ(Everything(*store_), (Map{{"s1", ""}, {"s3", ""}}));
+  Put("s5", "5");
+  store_.reset();
+  fs::remove(names);
+  Open();  // it is made again
+  store_.reset();
+  for (const fs::path& table : TablesIn(path_)) fs::remove(table);
+  Open();
+  EXPECT_EQ(Everything(*store_), (Map{{"s1", ""}, {"s3", ""}, {"s5", ""}}));
+}
+
+// What cannot be remembered is not done.
+TEST_F(DurableDamageTest, WithoutRoomForItsNameAKeyIsRefused) {
+  remembered_ = "s";
+  Open();
+  Put("s1", "1");
+  fs::remove(path_ + ".keys");
+  fs::create_directory(path_ + ".keys");
+  EXPECT_EQ(Change("s2", "2", false).code(), Code::kUnavailable);
+  EXPECT_EQ(Everything(*store_), (Map{{"s1", "1"}}));
+  fs::remove(path_ + ".keys");
+  clock_.Advance(std::chrono::seconds(1));
+  Put("s2", "2");
 }
 
 TEST_F(DurableDamageTest, WhenEveryTableIsGoneTheStoreIsEmptyAndTheDamagedOneIsKept) {

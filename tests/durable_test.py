@@ -282,6 +282,31 @@ def check_damaged_tables(cairnd, sessions, model, scratch):
     assert (data / "sessions.damaged").is_dir()
 
 
+def check_lost_table(cairnd, sessions, model, scratch):
+    """Of a table that is lost as a whole, the names of its sessions are known."""
+    data = scratch / "lost"
+    flags = [*FLAGS, "--disk-dir", data]
+    sessions.tokens.clear()
+    for name in "ab":  # each start makes a table of what the one before has logged
+        with Server(cairnd, model, *flags) as server, sessions.at(server):
+            sessions.create(name, [3, 4, 5])
+            kill(server)
+    table, = (data / "sessions").glob("*.sst")
+    os.truncate(table, table.stat().st_size - 1)
+    with Server(cairnd, model, *flags) as server, sessions.at(server):
+        try:
+            sessions.service.GetSession(sessions.pb.GetSessionRequest(name="sessions/a"))
+            raise AssertionError("a session is served that is lost")
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.DATA_LOSS and "'a'" in error.details(), error
+        sessions.service.DeleteSession(sessions.pb.DeleteSessionRequest(name="sessions/a"))
+        del sessions.tokens["a"]
+        sessions.check()
+        sessions.create("a", [6])
+        sessions.check()
+        assert server.stop() == 0
+
+
 def check_many(cairnd, sessions, model, scratch):
     """A thousand sessions of 6,000 tokens are there soon after the start."""
     flags = [*FLAGS, "--disk-dir", scratch / "many"]
@@ -317,6 +342,7 @@ def main(cairnd, cairnctl, tiny_model_tool, proto_folder):
         check_chat(cairnd, cairnctl, model, scratch)
         check_disks(cairnd, sessions, model, scratch)
         check_damaged_tables(cairnd, sessions, model, scratch)
+        check_lost_table(cairnd, sessions, model, scratch)
         check_many(cairnd, sessions, make_model("long.gguf", "context_length=8192"), scratch)
     print("ok")
 
