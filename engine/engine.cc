@@ -45,7 +45,10 @@ Engine::Engine(EngineParts parts, const EngineConfig& config, const Clock& clock
   watchdog_ = std::thread([this] { Watch(); });
 }
 
-Engine::~Engine() {
+Engine::~Engine() { Close(); }
+
+void Engine::Close() {
+  if (!thread_.joinable()) return;
   stopping_ = true;
   commands_.Close();
   stop_.release();
@@ -53,6 +56,10 @@ Engine::~Engine() {
   watchdog_.join();
   if (core_->wake() != nullptr) core_->wake()->Connect(nullptr);
 }
+
+std::chrono::nanoseconds Engine::DiskSilence() const { return core_->DiskSilence(); }
+
+size_t Engine::UnwrittenSessions() const { return core_->UnwrittenCount(); }
 
 bool Engine::Post(Command command) {
   if (draining_ || is_lost_ || commands_.size() >= config_.command_queue_max) return false;

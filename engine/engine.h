@@ -13,6 +13,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <semaphore>
@@ -37,7 +39,15 @@ class Engine {
  public:
   // Starts the engine thread. `config` has been validated.
   Engine(EngineParts parts, const EngineConfig& config, const Clock& clock);
-  ~Engine();  // cancels what runs, stops the thread
+  ~Engine();  // closes it
+
+  // Cancels what runs, makes what sessions changed durable, and stops the threads. Nothing else is
+  // asked of the engine after it.
+  void Close();
+  // For how long the disk has not answered that is to make changes of sessions durable, and of how
+  // many sessions. Before the engine is closed, and while it is.
+  std::chrono::nanoseconds DiskSilence() const;
+  size_t UnwrittenSessions() const;
 
   const ModelInfo& model_info() const { return model_info_; }
 

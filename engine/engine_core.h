@@ -91,6 +91,9 @@ class EngineCore {
   std::chrono::nanoseconds DiskSilence() const {
     return parts_.journal == nullptr ? std::chrono::nanoseconds(0) : parts_.journal->WritingFor();
   }
+  size_t UnwrittenCount() const {
+    return parts_.journal == nullptr ? 0 : parts_.journal->UnwrittenCount();
+  }
   // Calls `then` once everything before it has been said.
   void WhenAllIsSaid(const std::function<void()>& then);
 

@@ -103,6 +103,13 @@ std::chrono::nanoseconds SessionJournal::WritingFor() const {
   return writing_since_ ? clock_.Now() - *writing_since_ : std::chrono::nanoseconds(0);
 }
 
+size_t SessionJournal::UnwrittenCount() const {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string> unwritten = busy_with_;
+  unwritten.insert(pending_.changed.begin(), pending_.changed.end());
+  return unwritten.size();
+}
+
 void SessionJournal::Queue(Round round) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return HasRoom(); });

@@ -86,6 +86,8 @@ class SessionJournal {
   std::optional<Clock::Monotonic> behind_since() const { return behind_since_; }
   // For how long the batch has been written that is being written. Any thread.
   std::chrono::nanoseconds WritingFor() const;
+  // Of so many sessions changes were submitted that are not durable yet. Any thread.
+  size_t UnwrittenCount() const;
   // Streams whose sinks were full; each at least once after the last time that it was.
   std::vector<SequenceId> TakeFull();
 

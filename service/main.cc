@@ -27,6 +27,7 @@
 #include "offload/data_directory.h"
 #include "offload/durable_store.h"
 #include "offload/rocksdb_spill_store.h"
+#include "service/end_watch.h"
 #include "service/listen_address.h"
 #include "service/server.h"
 #include "service/server_config.h"
@@ -211,16 +212,6 @@ void WaitForStop(const Engine& engine) {
   pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
-// The end of a server whose device is lost: streams have ended already. A driver that hangs over
-// it ends the process all the same.
-int EndWithoutDevice(Server& server, const Status& lost) {
-  constexpr unsigned kSecondsMax = 30;
-  LogError("stopping: " + lost.message() + "; sessions are as they were last answered");
-  alarm(kSecondsMax);
-  server.Drain(std::chrono::seconds(0));
-  return 1;
-}
-
 // What is in memory and worth it goes to the disk, as far as the time permits.
 void WriteIdleBlocks(Engine& engine) {
   constexpr auto kPatience = std::chrono::seconds(10);
@@ -229,6 +220,35 @@ void WriteIdleBlocks(Engine& engine) {
   if (written->get_future().wait_for(kPatience) != std::future_status::ready) {
     LogWarning("stopping: not every KV block was written to the disk in time");
   }
+}
+
+// Something does not let the process end.
+[[noreturn]] void EndNow(const std::string& why) {
+  LogError("stopping: " + why + "; sessions are as they were last answered");
+  std::fflush(nullptr);
+  _exit(1);
+}
+
+// Ends the streams, and makes durable what they and others have changed. `end` watches from now on.
+void Stop(Server& server, Engine& engine, std::chrono::seconds grace, bool has_disk,
+          std::optional<EndWatch>& end) {
+  const Status lost = engine.lost();
+  if (lost.ok()) {
+    LogInfo("stopping: running streams have " + std::to_string(grace.count()) + " s");
+  } else {
+    LogError("stopping: " + lost.message() + "; sessions are as they were last answered");
+    grace = std::chrono::seconds(0);  // they have ended already
+  }
+  end.emplace(
+      EndLimits{.grace = grace},
+      [&engine] {
+        return DiskWait{engine.DiskSilence(), engine.UnwrittenSessions()};
+      },
+      EndNow);
+  server.Drain(grace);
+  if (lost.ok() && has_disk) WriteIdleBlocks(engine);
+  engine.Close();
+  end->SessionsAreWritten();
 }
 
 int Serve(const ServerConfig& config) {
@@ -255,6 +275,7 @@ int Serve(const ServerConfig& config) {
   loaded->summary.push_back(*sessions);
   for (const std::string& warning : loaded->warnings) LogWarning(warning);
 
+  std::optional<EndWatch> end;  // outlives what may hang
   Engine engine(std::move(loaded->parts), loaded->config, clock);
   Result<std::unique_ptr<Server>> server =
       Server::Start({.listen = addresses->listen,
@@ -274,11 +295,9 @@ int Serve(const ServerConfig& config) {
   std::fflush(stdout);
 
   WaitForStop(engine);
-  if (const Status lost = engine.lost(); !lost.ok()) return EndWithoutDevice(**server, lost);
-  LogInfo("stopping: running streams have " + std::to_string(config.drain_grace_seconds) + " s");
-  (*server)->Drain(std::chrono::seconds(config.drain_grace_seconds));
-  if (*directory != nullptr) WriteIdleBlocks(engine);
-  return 0;
+  Stop(**server, engine, std::chrono::seconds(config.drain_grace_seconds), *directory != nullptr,
+       end);
+  return engine.lost().ok() ? 0 : 1;
 }
 
 int Main(int argc, char** argv) {

@@ -1,7 +1,7 @@
 """Sessions on a disk, with a real cairnd: directories that it refuses, disks that fail under it, other models, and a
 conversation that goes on after kill -9.
 
-Usage: durable_test.py CAIRND CAIRNCTL TINY_MODEL_TOOL PROTO_FOLDER
+Usage: durable_test.py CAIRND CAIRNCTL TINY_MODEL_TOOL HANGING_DISK PROTO_FOLDER
 """
 
 import contextlib
@@ -282,6 +282,37 @@ def check_damaged_tables(cairnd, sessions, model, scratch):
     assert (data / "sessions.damaged").is_dir()
 
 
+def check_hanging_disk(cairnd, sessions, model, hanging_disk, scratch):
+    """A server whose disk does not answer any more ends on SIGTERM all the same, and what it answered is there."""
+    hang = scratch / "hanging" / "hang"
+    flags = [*FLAGS, "--disk-dir", scratch / "hanging"]
+    preload = {"LD_PRELOAD": hanging_disk,
+               "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+    sessions.tokens.clear()
+    with Server(cairnd, model, *flags, "--drain-grace", "1", environment=preload) as server, sessions.at(server):
+        sessions.create("a", [3, 4, 5])
+        sessions.create("b", [6, 7])
+        sessions.append("a", [8, 9])
+        hang.touch()
+        calls = [sessions.service.AppendContent.future(sessions.pb.AppendContentRequest(
+            name=f"sessions/{name}", content=sessions.content([11, 12]))) for name in "ab"]
+        time.sleep(0.5)
+        assert not any(call.done() for call in calls), "it was answered before it was durable"
+        begin = time.monotonic()
+        assert server.stop() == 1
+        assert 5 < time.monotonic() - begin < 30, time.monotonic() - begin
+        for call in calls:
+            assert call.exception().code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED), call.exception()
+        said = [line for line in log_of(server).splitlines() if "stopping: the disk has not answered for 1" in line]
+        assert len(said) == 1 and "which nobody was told of; sessions are as they were last answered" in said[0], said
+    hang.unlink()
+    with Server(cairnd, model, *flags) as server, sessions.at(server):
+        for name, tokens in sessions.tokens.items():
+            # What was not answered has happened or has not.
+            assert sessions.read(name) in (tokens, tokens + [11, 12]), name
+        assert server.stop() == 0
+
+
 def check_lost_table(cairnd, sessions, model, scratch):
     """Of a table that is lost as a whole, the names of its sessions are known."""
     data = scratch / "lost"
@@ -327,7 +358,7 @@ def check_many(cairnd, sessions, model, scratch):
         assert server.stop() == 0
 
 
-def main(cairnd, cairnctl, tiny_model_tool, proto_folder):
+def main(cairnd, cairnctl, tiny_model_tool, hanging_disk, proto_folder):
     with tempfile.TemporaryDirectory() as folder:
         scratch = pathlib.Path(folder)
         sessions = Sessions(generate_stubs(proto_folder, folder))
@@ -341,6 +372,7 @@ def main(cairnd, cairnctl, tiny_model_tool, proto_folder):
         check_other_models(cairnd, sessions, model, make_model("other.gguf", "vocab=400"), scratch)
         check_chat(cairnd, cairnctl, model, scratch)
         check_disks(cairnd, sessions, model, scratch)
+        check_hanging_disk(cairnd, sessions, model, hanging_disk, scratch)
         check_damaged_tables(cairnd, sessions, model, scratch)
         check_lost_table(cairnd, sessions, model, scratch)
         check_many(cairnd, sessions, make_model("long.gguf", "context_length=8192"), scratch)

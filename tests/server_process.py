@@ -1,6 +1,7 @@
 """A real cairnd and cairnctl for tests: processes on a free port of the loopback interface."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -10,12 +11,14 @@ import tempfile
 class Server:
     """`with Server(cairnd, model, "--threads", "2") as server:` runs one; it is stopped by SIGTERM at the end."""
 
-    def __init__(self, cairnd, model, *flags):
+    def __init__(self, cairnd, model, *flags, environment=None):
+        self.environment = environment and {**os.environ, **environment}
         self.command = [cairnd, "--model", model, "--listen", "127.0.0.1:0", *flags]
 
     def __enter__(self):
         self.log = tempfile.TemporaryFile("w+")  # not a pipe, which would fill up
-        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=self.log, text=True,
+                                        env=self.environment)
         self.summary = []
         for line in self.process.stdout:
             self.summary.append(line.rstrip("\n"))
