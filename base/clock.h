@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <thread>
 
 namespace cairn {
 
@@ -12,12 +13,14 @@ class Clock {
   virtual ~Clock() = default;
   virtual Monotonic Now() const = 0;  // for durations, deadlines and recency
   virtual Wall WallNow() const = 0;   // for what users read: create_time, expire_time
+  virtual void SleepUntil(Monotonic time) const = 0;  // blocks the calling thread
 };
 
 class SystemClock final : public Clock {
  public:
   Monotonic Now() const override { return std::chrono::steady_clock::now(); }
   Wall WallNow() const override { return std::chrono::system_clock::now(); }
+  void SleepUntil(Monotonic time) const override { std::this_thread::sleep_until(time); }
 };
 
 }  // namespace cairn

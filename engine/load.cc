@@ -201,7 +201,7 @@ std::unique_ptr<RestoreStrategy> MakeRestores(const LoadOptions& options,
   if (options.restore_policy == RestorePolicy::kWave && !blocks.may_arrive_by_layer()) {
     warnings.push_back(
         "--restore-policy wave: there is none here, restores are planned as by cairn; it takes a "
-        "pool in host memory that blocks are copied from, without a limit");
+        "pool in host memory that blocks are copied from");
   }
   return std::make_unique<PlannedRestores>(RestoreSettings{.policy = options.restore_policy,
                                                            .cut_share = options.restore_cut_share,

@@ -174,10 +174,9 @@ void Model::FillUp(std::span<const BatchSegment> segments) {
 }
 
 Result<std::span<const RowLogits>> Model::Forward(std::span<const BatchSegment> segments,
-                                                  std::span<const EventRef> arrivals) {
-  CHECK(arrivals.empty() || arrivals.size() == layers_.size());
+                                                  const LayerArrivals& arrivals) {
   Arrange(segments);
-  if (rows_.is_decode && arrivals.empty()) {
+  if (rows_.is_decode && !arrivals) {
     backend_.ops->Repeat(
         *batch_, [this] { RunLayers({}); }, *stream_);
   } else {
@@ -186,7 +185,7 @@ Result<std::span<const RowLogits>> Model::Forward(std::span<const BatchSegment> 
   return TakeLogits(segments);
 }
 
-void Model::RunLayers(std::span<const EventRef> arrivals) {
+void Model::RunLayers(const LayerArrivals& arrivals) {
   Ops& ops = *backend_.ops;
   ops.Embed({.table = embedding_.get(), .batch = batch_.get(), .out = x_}, *stream_);
   const float* delta = nullptr;  // what the layer before adds to the residual stream
@@ -198,7 +197,7 @@ void Model::RunLayers(std::span<const EventRef> arrivals) {
     const bool last = index + 1 == config_.layer_count;
     const uint32_t rows_after = last ? rows_.logits_count : row_count;
     Project(layer, index, row_count);
-    if (!arrivals.empty()) stream_->Wait(arrivals[index]);
+    if (arrivals) stream_->Wait(arrivals(index));
     row_count = rows_after;
     if (row_count == 0) break;
     Attend(layer, index, row_count);

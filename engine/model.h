@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -20,6 +21,9 @@
 namespace cairn {
 
 // Rows at consecutive positions of one sequence.
+// By layer, the event that says that what is copied there has come. May block until there is one.
+using LayerArrivals = std::function<EventRef(uint32_t layer)>;
+
 struct BatchSegment {
   std::span<const uint32_t> tokens;  // the ids, one a row; at least one
   uint32_t first_position = 0;
@@ -49,10 +53,10 @@ class Model {
   // to be used.
   //
   // Several segments may be of one sequence, with holes between them whose blocks are in place.
-  // `arrivals`, one a layer or none at all, are for blocks that are still being copied there:
-  // attention of a layer begins when its event has passed, and all have when the call returns.
+  // `arrivals`, if not empty, are for blocks that are still being copied there: attention of a
+  // layer begins when its event has passed, and all have when the call returns.
   Result<std::span<const RowLogits>> Forward(std::span<const BatchSegment> segments,
-                                             std::span<const EventRef> arrivals = {});
+                                             const LayerArrivals& arrivals = {});
 
   const KvLayout& kv_layout() const { return layout_; }
   const ModelConfig& config() const { return config_; }
@@ -83,7 +87,7 @@ class Model {
   Status AllocateActivations();
   void Arrange(std::span<const BatchSegment> segments);
   void FillUp(std::span<const BatchSegment> segments);
-  void RunLayers(std::span<const EventRef> arrivals);
+  void RunLayers(const LayerArrivals& arrivals);
   void PlaceRows(const BatchSegment& segment, size_t begin, size_t end);
   void Normalize(const float* delta, const float* gain, uint32_t row_count);
   Result<std::span<const RowLogits>> TakeLogits(std::span<const BatchSegment> segments);

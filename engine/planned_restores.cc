@@ -76,8 +76,7 @@ NoWave PlannedRestores::NoWaveFor(const RestoreView& view) const {
   if (!passes_) return NoWave::kCostsUnknown;
   if (view.is_ahead) return NoWave::kAhead;
   if (view.decode_rows > 0) return NoWave::kStreams;
-  if (!store_.copies_host_blocks()) return NoWave::kInPlace;
-  return store_.may_arrive_by_layer() ? NoWave::kNone : NoWave::kPaced;
+  return store_.may_arrive_by_layer() ? NoWave::kNone : NoWave::kInPlace;
 }
 
 void PlannedRestores::NoteUnknownCosts(RestorePlan& plan) const {

@@ -158,13 +158,15 @@ Runner::Work Runner::WorkFor(Sequence& sequence, uint32_t row_count) {
 // One pass over the rows of all works. The logits are of the works that sample, in their order.
 Result<std::span<const RowLogits>> Runner::Compute(const std::vector<Work>& works) {
   segments_.clear();
-  std::span<const EventRef> arrivals;
+  LayerArrivals arrivals;
   for (const Work& work : works) {
     const Sequence& sequence = *work.sequence;
     const uint32_t highest_count =
         HighestNeeded(sequence.sampling, model_.config().vocabulary_size);
     const std::span<const uint32_t> tokens = sequence.tokens;
-    if (work.arrival != nullptr) arrivals = work.arrival->layers();
+    if (work.arrival != nullptr) {
+      arrivals = [&](uint32_t layer) { return store_.AwaitLayer(*work.arrival, layer); };
+    }
     bool last_is_a_row = false;
     for (const PositionRange& run : work.runs) {
       last_is_a_row = run.begin + run.count == tokens.size();

@@ -67,7 +67,7 @@ double Runner::WaveStall(Sequence& sequence, const QueuedCopy& arrival) const {
   const auto own = static_cast<double>(sequence.blocks->loading_count());
   const double load_s = flow.block_s * own;
   const double group = 1.0 / std::min<uint32_t>(CopyQueue::kLayerGroupsMax,
-                                                static_cast<uint32_t>(arrival.layers().size()));
+                                                static_cast<uint32_t>(arrival.layer_count()));
   const Clock::Monotonic now = clock_.Now();
   const double arrived = arrival.ArrivedShare();
   if (std::exchange(sequence.arrived, arrived) != arrived) sequence.arrived_since = now;

@@ -79,7 +79,7 @@ CopyRef Hold::arrival() const {
   CHECK(store_ != nullptr);
   const auto move = store_->copies_.find(store_->At(id_).load);
   if (move == store_->copies_.end() || move->second.copy == nullptr) return nullptr;
-  return move->second.copy->layers().empty() ? nullptr : move->second.copy;
+  return move->second.copy->layer_count() == 0 ? nullptr : move->second.copy;
 }
 
 const std::byte* Hold::arrival_address() const {

@@ -167,10 +167,12 @@ class BlockStore {
   std::vector<Hold> Match(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t priority,
                           std::span<const uint32_t> loads, uint32_t turn = 0,
                           bool by_layer = false);
-  // Blocks in the host pool are copied before they are used,
-  bool copies_host_blocks() const { return can_demote(); }
-  // and no limit paces that.
-  bool may_arrive_by_layer() const { return can_demote() && copy_queue_->bytes_per_second() == 0; }
+  // Blocks in the host pool are copied before they are used.
+  bool may_arrive_by_layer() const { return can_demote(); }
+  // The event of a layer of what comes so; blocks until the copy has begun.
+  EventRef AwaitLayer(const QueuedCopy& arrival, uint32_t layer) {
+    return copy_queue_->AwaitBegin(arrival, layer);
+  }
   // A hold of block `index` of `tokens`, which begins to load if it does not already; empty when it
   // cannot.
   Hold MatchOne(const BlockKey& root, std::span<const uint32_t> tokens, size_t index,

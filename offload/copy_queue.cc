@@ -20,7 +20,7 @@ double QueuedCopy::ArrivedShare() const {
   size_t arrived = 0;
   const auto has_come = [](const EventRef& event) { return event == nullptr || event->Passed(); };
   while (arrived < layers_.size() && has_come(layers_[arrived])) ++arrived;
-  return layers_.empty() ? 0 : static_cast<double>(arrived) / static_cast<double>(layers_.size());
+  return layer_count_ == 0 ? 0 : static_cast<double>(arrived) / layer_count_;
 }
 
 Result<std::unique_ptr<CopyQueue>> CopyQueue::Create(Device& device, uint64_t bytes_per_second,
@@ -45,32 +45,31 @@ CopyRef CopyQueue::Add(Way way, std::byte* to, const std::byte* from, size_t siz
 
 CopyRef CopyQueue::AddByLayer(std::span<const CopyPart> blocks, uint32_t layer_count,
                               const EventRef& after) {
-  CHECK(bytes_per_second_ == 0 && layer_count > 0 && !blocks.empty());
-  Advance();  // what was ordered before goes first
-  Stream& stream = *LaneOf(Way::kToDevice).stream;
+  CHECK(layer_count > 0 && !blocks.empty());
+  const Clock::Monotonic now = clock_.Now();
+  if (!has_waiting()) due_ = std::max(due_, now);
   auto copy = std::make_shared<QueuedCopy>();
-  stream.Wait(after);
-  copy->began_ = stream.Record();
+  copy->after_ = after;
+  copy->ordered_ = now;
+  copy->layer_count_ = layer_count;
+  copy->share_ = 1.0 / static_cast<double>(blocks.size());
   const uint32_t group_count = std::min(kLayerGroupsMax, layer_count);
   uint32_t begin = 0;
   for (uint32_t group = 0; group < group_count; ++group) {
     const uint32_t end = layer_count * (group + 1) / group_count;
-    parts_.clear();
     for (const CopyPart& block : blocks) {
       const size_t layer_bytes = block.size_bytes / layer_count;
       const size_t offset = begin * layer_bytes;
-      parts_.push_back({static_cast<std::byte*>(block.to) + offset,
-                        static_cast<const std::byte*>(block.from) + offset,
-                        (end - begin) * layer_bytes});
+      copy->parts_.push_back({static_cast<std::byte*>(block.to) + offset,
+                              static_cast<const std::byte*>(block.from) + offset,
+                              (end - begin) * layer_bytes});
     }
-    stream.CopyBatch(parts_);
-    copy->layers_.resize(end, stream.Record());
+    copy->group_ends_.push_back(end);
     begin = end;
   }
-  copy->ended_ = copy->layers_.back();
-  copy->share_ = 1.0 / static_cast<double>(blocks.size());
-  copy->begun_ = true;
-  begun_count_ += blocks.size();
+  LaneOf(Way::kToDevice).waiting.push_back(copy);  // what was ordered before goes first
+  Advance();
+  CHECK(copy->begun_ || bytes_per_second_ > 0);
   return copy;
 }
 
@@ -81,18 +80,62 @@ void CopyQueue::Advance() {
   while (has_waiting() && now >= due_) {
     const bool is_impatient =
         !to_host.waiting.empty() && now - to_host.waiting.front()->ordered_ >= kPatience;
-    Lane& lane = to_device.waiting.empty() || is_impatient ? to_host : to_device;
-    const size_t size_bytes = lane.waiting.front()->part_.size_bytes;
-    const std::chrono::duration<double> time(LimitedSeconds(size_bytes));
-    due_ += std::chrono::duration_cast<Clock::Monotonic::duration>(time);
-    lane.batch.push_back(std::move(lane.waiting.front()));
-    lane.waiting.pop_front();
-    lane.batch_bytes += size_bytes;
-    if (lane.batch_bytes >= batch_bytes_) BeginBatch(lane);
+    BeginFirst(to_device.waiting.empty() || is_impatient ? to_host : to_device);
   }
   for (Lane& lane : lanes_) {
     if (!lane.batch.empty()) BeginBatch(lane);
+    if (!lane.parts.empty()) BeginParts(lane);
   }
+}
+
+// The first copy that waits, or the next part of it, is due.
+void CopyQueue::BeginFirst(Lane& lane) {
+  QueuedCopy& copy = *lane.waiting.front();
+  const bool by_layer = copy.layer_count_ > 0;
+  const CopyPart part = by_layer ? copy.parts_[copy.begun_parts_] : copy.part_;
+  const std::chrono::duration<double> time(LimitedSeconds(part.size_bytes));
+  due_ += std::chrono::duration_cast<Clock::Monotonic::duration>(time);
+  if (by_layer) {
+    if (!lane.batch.empty()) BeginBatch(lane);
+    lane.parts.push_back(part);
+    const size_t block_count = copy.parts_.size() / copy.group_ends_.size();
+    if (++copy.begun_parts_ % block_count == 0) BeginParts(lane);
+    return;
+  }
+  lane.batch.push_back(std::move(lane.waiting.front()));
+  lane.waiting.pop_front();
+  lane.batch_bytes += part.size_bytes;
+  if (lane.batch_bytes >= batch_bytes_) BeginBatch(lane);
+}
+
+// Parts of one group, and perhaps its last ones.
+void CopyQueue::BeginParts(Lane& lane) {
+  const CopyRef copy = lane.waiting.front();
+  if (copy->began_ == nullptr) {
+    lane.stream->Wait(copy->after_);
+    copy->began_ = lane.stream->Record();
+  }
+  lane.stream->CopyBatch(lane.parts);
+  lane.parts.clear();
+  const size_t block_count = copy->parts_.size() / copy->group_ends_.size();
+  if (copy->begun_parts_ % block_count > 0) return;
+  const size_t group = copy->begun_parts_ / block_count - 1;
+  copy->layers_.resize(copy->group_ends_[group], lane.stream->Record());
+  if (copy->begun_parts_ < copy->parts_.size()) return;
+  copy->ended_ = copy->layers_.back();
+  copy->begun_ = true;
+  begun_count_ += block_count;
+  lane.waiting.pop_front();
+}
+
+EventRef CopyQueue::AwaitBegin(const QueuedCopy& copy, uint32_t layer) {
+  CHECK(layer < copy.layer_count());
+  Advance();
+  while (!copy.has_begun(layer)) {
+    clock_.SleepUntil(due_);
+    Advance();
+  }
+  return copy.layer(layer);
 }
 
 void CopyQueue::BeginBatch(Lane& lane) {
@@ -119,6 +162,7 @@ void CopyQueue::BeginBatch(Lane& lane) {
 }
 
 bool CopyQueue::Cancel(const CopyRef& copy) {
+  if (copy->layer_count_ > 0) return false;  // others may want it
   size_t count = 0;
   for (Lane& lane : lanes_) count += std::erase(lane.waiting, copy);
   return count > 0;

@@ -13,6 +13,7 @@
 //
 // Blocks that are needed together may come layer by layer: of all of them the first layers, then of
 // all of them the next ones, so that what needs one layer at a time need not wait for the rest.
+// Under a limit each part of a block comes due by itself; such a copy cannot be cancelled.
 // Threads: the engine thread only. Advance is to be called while anything waits.
 #pragma once
 
@@ -39,9 +40,13 @@ class QueuedCopy {
   bool IsOver() const { return begun_ && (ended_ == nullptr || ended_->Passed()); }
   // Of one that is over.
   Status Outcome() const;
-  // By layer, the event that says that it has come, as have all before it; empty for one block.
-  std::span<const EventRef> layers() const { return layers_; }
-  // Of layers(), the share that has come.
+  // 0: it is of one block.
+  uint32_t layer_count() const { return layer_count_; }
+  // The event that says that this layer has come, as have all before it. Only of one that has
+  // begun, as all do at once without a limit.
+  const EventRef& layer(uint32_t index) const { return layers_.at(index); }
+  bool has_begun(uint32_t layer) const { return layer < layers_.size(); }
+  // Of all layers, the share that has come.
   double ArrivedShare() const;
   // What a block took on the stream, as a share of its batch; 0: not known.
   double seconds() const {
@@ -57,7 +62,11 @@ class QueuedCopy {
   EventRef began_;  // of its batch
   EventRef ended_;
   double share_ = 0;
-  std::vector<EventRef> layers_;  // several in a row are the same
+  uint32_t layer_count_ = 0;
+  std::vector<EventRef> layers_;      // that have begun; several in a row are the same
+  std::vector<CopyPart> parts_;       // of the first group of all blocks, then of the next one
+  std::vector<uint32_t> group_ends_;  // by group: the layer behind it
+  size_t begun_parts_ = 0;
 };
 using CopyRef = std::shared_ptr<QueuedCopy>;
 
@@ -85,12 +94,14 @@ class CopyQueue {
   // `after` (may be null) comes before it. The memory stays until the copy is over or cancelled.
   CopyRef Add(Way way, std::byte* to, const std::byte* from, size_t size_bytes,
               const EventRef& after = nullptr);
-  // To the device, layer by layer; begins at once, so there must be no limit (CHECK). A part is a
-  // block, of which each layer takes as much.
+  // To the device, layer by layer. A part is a block, of which each layer takes as much. Without a
+  // limit it begins at once.
   CopyRef AddByLayer(std::span<const CopyPart> blocks, uint32_t layer_count,
                      const EventRef& after = nullptr);
   // Begins what may begin by now.
   void Advance();
+  // The event of a layer, which may have to be waited for until it is due.
+  EventRef AwaitBegin(const QueuedCopy& copy, uint32_t layer);
   // True: it has not begun, and never will.
   bool Cancel(const CopyRef& copy);
 
@@ -112,10 +123,13 @@ class CopyQueue {
     std::deque<CopyRef> waiting;
     std::vector<CopyRef> batch;  // what begins together; empty between calls
     size_t batch_bytes = 0;
+    std::vector<CopyPart> parts;  // the same of what comes layer by layer, the first that waits
   };
   Lane& LaneOf(Way way) { return lanes_[static_cast<size_t>(way)]; }
   const Lane& LaneOf(Way way) const { return lanes_[static_cast<size_t>(way)]; }
+  void BeginFirst(Lane& lane);
   void BeginBatch(Lane& lane);
+  void BeginParts(Lane& lane);
 
   std::array<Lane, 2> lanes_;
   const uint64_t bytes_per_second_;

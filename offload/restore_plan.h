@@ -44,7 +44,6 @@ enum class NoWave : uint8_t {
   kAhead,         // nobody waits for what comes back
   kStreams,       // others are running, which would wait for it
   kInPlace,       // what lies in the host's pool is used there, or there is none
-  kPaced,         // copies are held to a limit
   kShared,        // others took a part of the pass
 };
 
@@ -96,7 +95,7 @@ std::string_view NameOf(Execution execution);
 std::optional<Execution> ParseExecution(std::string_view name);
 // "keep", "reload", "recompute".
 std::string_view NameOf(Verdict verdict);
-// "none", "costs_unknown", "ahead", "streams", "in_place", "paced", "shared".
+// "none", "costs_unknown", "ahead", "streams", "in_place", "shared".
 std::string_view NameOf(NoWave no_wave);
 
 }  // namespace cairn

@@ -25,6 +25,7 @@ class TickingClock final : public Clock {
  public:
   Monotonic Now() const override { return Monotonic(std::chrono::seconds(++looks_)); }
   Wall WallNow() const override { return {}; }
+  void SleepUntil(Monotonic /*time*/) const override {}
   int look_count() const { return looks_; }
 
  private:
@@ -82,6 +83,7 @@ class ScriptedClock final : public Clock {
     return Monotonic(std::chrono::nanoseconds(std::llround(now_s_ * 1e9)));
   }
   Wall WallNow() const override { return {}; }
+  void SleepUntil(Monotonic /*time*/) const override {}
 
  private:
   const std::vector<double> seconds_;

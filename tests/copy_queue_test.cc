@@ -199,12 +199,12 @@ TEST_F(CopyQueueTest, BlocksComeLayerByLayer) {
     EXPECT_TRUE(copy->has_begun());
     EXPECT_FALSE(queue->Cancel(copy));
     EXPECT_EQ(queue->begun_count(), kBlocks + 1);
-    ASSERT_EQ(copy->layers().size(), layers);
-    EXPECT_TRUE(before->layers().empty());
+    ASSERT_EQ(copy->layer_count(), layers);
+    EXPECT_EQ(before->layer_count(), 0u);
     uint32_t groups = 0;
     for (uint32_t layer = 0; layer < layers; ++layer) {
-      EXPECT_TRUE(copy->layers()[layer]->Wait().ok());
-      if (layer + 1 < layers && copy->layers()[layer] == copy->layers()[layer + 1]) continue;
+      EXPECT_TRUE(copy->layer(layer)->Wait().ok());
+      if (layer + 1 < layers && copy->layer(layer) == copy->layer(layer + 1)) continue;
       ++groups;
       for (size_t i = 0; i < to.size(); ++i) {
         const size_t of_layer = i / kLayerBytes % layers;
@@ -216,6 +216,38 @@ TEST_F(CopyQueueTest, BlocksComeLayerByLayer) {
     EXPECT_TRUE(copy->Outcome().ok());
     EXPECT_GT(copy->seconds(), 0);
   }
+}
+
+// Under a limit each block's part of a group comes due by itself, and who waits for a layer sleeps
+// until all of its group has begun.
+TEST_F(CopyQueueTest, ALimitPacesTheLayers) {
+  constexpr uint32_t kLayers = 8, kBlocks = 3;
+  CopyQueue queue(std::make_unique<TimedCopyStream>(0, clock_),
+                  std::make_unique<TimedCopyStream>(0, clock_), kLimit, clock_);
+  const double block_s = queue.LimitedSeconds(kBytes);
+  const auto seconds = [&, begin = clock_.Now()] {
+    return std::chrono::duration<double>(clock_.Now() - begin).count();
+  };
+  const std::vector<CopyPart> blocks(kBlocks, {to_.data(), from_.data(), kBytes});
+  const CopyRef copy = queue.AddByLayer(blocks, kLayers);
+  EXPECT_FALSE(copy->has_begun(0));
+  EXPECT_FALSE(queue.Cancel(copy));
+  const CopyRef behind = Add(Way::kToDevice, queue);
+  for (uint32_t group = 0; group < kLayers; ++group) {
+    SCOPED_TRACE(group);
+    EXPECT_DOUBLE_EQ(copy->ArrivedShare(), group / double{kLayers});
+    EXPECT_FALSE(copy->has_begun(group));
+    EXPECT_TRUE(queue.AwaitBegin(*copy, group)->Passed());
+    // All parts but this one are paid for: three a group, each of an eighth of a block.
+    EXPECT_NEAR(seconds(), (3 * group + 2) * block_s / 8, 1e-6);
+    EXPECT_FALSE(behind->has_begun());
+  }
+  EXPECT_TRUE(copy->IsOver());
+  EXPECT_TRUE(copy->Outcome().ok());
+  EXPECT_EQ(queue.begun_count(), kBlocks);
+  clock_.Advance(std::chrono::nanoseconds(static_cast<int64_t>(1e9 * block_s)));
+  queue.Advance();
+  EXPECT_TRUE(behind->has_begun());
 }
 
 TEST_F(CopyQueueTest, TheShareThatHasComeGrowsGroupByGroup) {

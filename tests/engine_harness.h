@@ -55,6 +55,7 @@ struct HarnessOptions {
   std::optional<std::string> instruction_set;
   uint32_t host_blocks = 0;
   bool host_in_place = true;
+  uint64_t host_bandwidth_limit = 0;  // bytes a second; 0: none
   SpillOpener open_spill;
   RestoreStrategyMaker make_restores;
   BackendMaker make_backend;     // empty: the CPU's
@@ -90,6 +91,7 @@ class EngineHarness {
     load.device_memory_bytes = options.device_blocks * BlockBytes(path);
     load.host_memory_bytes = options.host_blocks * BlockBytes(path);
     load.host_in_place = options.host_in_place;
+    load.host_bandwidth_limit = options.host_bandwidth_limit;
     load.open_spill = options.open_spill;
     load.make_restores = options.make_restores;
     Result<LoadedEngine> loaded = LoadEngine(load, clock_, nullptr);

@@ -148,6 +148,7 @@ TEST(FarDevice, RandomWavesEqualLoneRunsOnTheCpu) {
     SCOPED_TRACE(round);
     HarnessOptions options;
     options.model.layers = static_cast<uint32_t>(1 + rng.Below(10));
+    if (rng.Chance(0.3)) options.host_bandwidth_limit = 1'000'000'000;
     FarCopies copies = {.are_late = rng.Chance(0.7), .seed = rng.Next()};
     if (rng.Chance(0.6)) copies.failure_chance = 0.03 * rng.Uniform();
     rounds.Play(rng, options, Far(1u << rng.Below(2), copies));

@@ -67,6 +67,7 @@ struct TimedEngineOptions {
   uint32_t device_blocks = 600;
   uint32_t host_blocks = 0;
   std::chrono::nanoseconds copy_time{0};  // of a block, between host and device
+  bool is_paced = false;                  // the same by the limit; the copy takes no time then
   uint32_t prefill_chunk = 64;
   uint32_t restore_share = 20;
 };
@@ -92,8 +93,12 @@ class TimedEngine {
       const KvLayout layout = {.layer_count = options.layers,
                                .kv_head_count = model.kv_heads,
                                .head_dim = model.head_dim};
-      const double byte_s =
+      double byte_s =
           1e-9 * static_cast<double>(options.copy_time.count()) / double(layout.block_bytes());
+      if (options.is_paced) {
+        hooked.host_bandwidth_limit = static_cast<uint64_t>(1 / byte_s);
+        byte_s = 0;
+      }
       hooked.make_copy_stream = [this, byte_s] {
         return std::make_unique<TimedCopyStream>(byte_s, clock);
       };

@@ -78,6 +78,22 @@ TEST(TimedWave, HidesTheCopiesBehindTheNewTokens) {
   EXPECT_NEAR(report.predicted_s, wave_s, 0.05 * wave_s);
 }
 
+// A limit paces the layers as a slow bus does, also while the pass waits for them.
+TEST(TimedWave, IsPacedByALimit) {
+  TimedEngineOptions wave_options = Options(true), front_options = Options(false);
+  wave_options.is_paced = front_options.is_paced = true;
+  TimedWorld waves(wave_options), fronts(front_options);
+  const int64_t waves_before = waves.waiting_passes();
+  for (TimedWorld* world : {&waves, &fronts}) world->Prepare("back", 1, 32);
+  const double wave_s = waves.Return("back", 320), front_s = fronts.Return("back", 320);
+  const RestoreReport report = waves.LastOf("back");
+  EXPECT_EQ(report.execution, Execution::kWave);
+  EXPECT_EQ(waves.waiting_passes(), waves_before + 1);
+  EXPECT_NEAR(wave_s, 0.0322 + 0.032 / 8, 0.0015);
+  EXPECT_GT(front_s, 1.35 * wave_s);
+  EXPECT_NEAR(report.predicted_s, wave_s, 0.05 * wave_s);
+}
+
 TEST(TimedWave, ComputesAllHolesInOnePass) {
   TimedWorld waves(true), fronts(false);
   const std::vector<uint32_t> absent = {7, 15, 23, 31, 39};
@@ -179,8 +195,10 @@ TEST(TimedWave, BecomesFrontWhenAStreamComes) {
   EXPECT_EQ(stream->tokens.size(), 60u);
 }
 
-TEST(TimedWave, ACancelAtAnyMomentFreesEverything) {
-  TimedWorld world(true);
+void CancelAtAnyMoment(bool is_paced) {
+  TimedEngineOptions options = Options(true);
+  options.is_paced = is_paced;
+  TimedWorld world(options);
   world.Prepare("back", 10, 60, {20, 21});
   for (int moment = 0; moment < 24; ++moment) {
     const auto back = world.engine.Start("back", {}, 1);
@@ -196,6 +214,9 @@ TEST(TimedWave, ACancelAtAnyMomentFreesEverything) {
     world.engine.SuspendTo("back", Tier::kHost);
   }
 }
+
+TEST(TimedWave, ACancelAtAnyMomentFreesEverything) { CancelAtAnyMoment(false); }
+TEST(TimedWave, ACancelUnderALimitFreesEverything) { CancelAtAnyMoment(true); }
 
 // Predictions over layouts drawn at random: from the host's pool, with holes.
 TEST(TimedWave, TakesAsLongAsPredictedAndNeverLongerThanFront) {

@@ -79,7 +79,9 @@ class WavePass : public testing::TestWithParam<uint32_t> {
   }
   std::vector<float> Forward(std::span<const BatchSegment> segments,
                              std::span<const EventRef> arrivals = {}) {
-    const auto rows = model_->Forward(segments, arrivals);
+    LayerArrivals by_layer;
+    if (!arrivals.empty()) by_layer = [&](uint32_t layer) { return arrivals[layer]; };
+    const auto rows = model_->Forward(segments, by_layer);
     EXPECT_TRUE(rows.ok()) << rows.status().ToString();
     std::vector<float> logits;
     for (const RowLogits& row : *rows) logits.insert(logits.end(), row.all.begin(), row.all.end());

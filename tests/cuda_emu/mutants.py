@@ -88,7 +88,7 @@ MUTANTS = [
            "    if (copy->after_ != waited) lane.stream->Wait(copy->after_);\n", "", "CudaBlockMoves.*",
            folder="offload/", test="cuda_device_test"),
     Mutant("layers_are_attended_before_they_have_come", "model.cc",
-           "stream_->Wait(arrivals[index])", "stream_->Wait(arrivals[0])", "CudaTiers.RandomWaves*", folder="engine/",
+           "stream_->Wait(arrivals(index))", "stream_->Wait(arrivals(0))", "CudaTiers.RandomWaves*", folder="engine/",
            test="cuda_engine_test"),
 ]
 

@@ -165,6 +165,7 @@ EngineParts MakeHookedEngine(const HookedEngineOptions& options, const Clock& cl
       Must(BlockStore::Create({.device_blocks_max = options.device_blocks,
                                .host_blocks_max = options.host_blocks,
                                .host_in_place = false,
+                               .host_bandwidth_limit = options.host_bandwidth_limit,
                                .verify_duplicates = true},
                               model->kv_layout(), model->device(), clock, std::move(spill)));
   std::unique_ptr<RestoreStrategy> restores;

@@ -26,8 +26,9 @@ struct OpsHooks {
 struct HookedEngineOptions {
   std::string model_path;
   uint32_t device_blocks = 64;
-  uint32_t host_blocks = 0;  // copied to the device before they are used
-  EngineConfig config;       // context_length included
+  uint32_t host_blocks = 0;           // copied to the device before they are used
+  uint64_t host_bandwidth_limit = 0;  // bytes a second; 0: none
+  EngineConfig config;                // context_length included
   OpsHooks hooks;
   std::function<std::unique_ptr<Stream>()> make_copy_stream;  // empty: the CPU's
   SpillOpener open_spill;                                     // empty: there is no disk tier
