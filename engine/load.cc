@@ -200,8 +200,8 @@ std::unique_ptr<RestoreStrategy> MakeRestores(const LoadOptions& options,
   if (options.make_restores) return options.make_restores(blocks);
   if (options.restore_policy == RestorePolicy::kWave && !blocks.may_arrive_by_layer()) {
     warnings.push_back(
-        "--restore-policy wave: there is none here, restores are planned as by cairn; it takes a "
-        "pool in host memory that blocks are copied from");
+        "--restore-policy wave: there is none here, restores are planned as by cairn; it takes "
+        "--host-memory and, where the device could use that in place, --host-blocks copied");
   }
   return std::make_unique<PlannedRestores>(RestoreSettings{.policy = options.restore_policy,
                                                            .cut_share = options.restore_cut_share,

@@ -12,7 +12,7 @@ using Microseconds = std::chrono::duration<double, std::micro>;
 
 Result<std::unique_ptr<TraceWriter>> TraceWriter::Open(const std::string& path) {
   std::FILE* file = std::fopen(path.c_str(), "w");
-  if (file == nullptr) return InvalidArgument("trace: " + path + ": " + std::strerror(errno));
+  if (file == nullptr) return InvalidArgument("--trace: " + path + ": " + std::strerror(errno));
   std::fputs("[", file);
   return std::unique_ptr<TraceWriter>(new TraceWriter(file));
 }

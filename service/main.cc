@@ -114,30 +114,37 @@ Result<std::unique_ptr<DataDirectory>> OpenDirectory(const ServerConfig& config)
   return DataDirectory::Open(config.disk_dir);
 }
 
-// Half of what the file system has left beside the blocks that are there, and at most 64 GiB: a
-// cache need not be larger to hold some thousand sessions, and whoever wants more says so.
-uint64_t FittingDiskMemory(const std::string& path) {
-  constexpr uint64_t kDiskMemoryMax = uint64_t{64} << 30;
+// What the file system has left for blocks, and what those take that are there; nothing when it
+// does not say.
+std::optional<uint64_t> RoomForBlocks(const std::string& path) {
   std::error_code error;
   uint64_t bytes = std::filesystem::space(path, error).available;
-  if (error) return 0;
+  if (error) return std::nullopt;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(path, error)) {
     std::error_code not_a_file;
     const uint64_t size = entry.file_size(not_a_file);
     if (!not_a_file) bytes += size;
   }
-  return std::min(bytes / 2, kDiskMemoryMax);
+  return bytes;
 }
 
 // The disk tier below the directory, for a model that is not known yet. Empty when the disk is so
 // full that a cache would be in the way of the sessions.
 SpillOpener OpenBlocksIn(const DataDirectory& directory, const ServerConfig& config) {
   constexpr uint64_t kDiskMemoryMin = uint64_t{64} << 20;
+  // By itself a cache takes half of the room: it need not be larger than this to hold some thousand
+  // sessions, and whoever wants more says so.
+  constexpr uint64_t kDiskMemoryMax = uint64_t{64} << 30;
   SpillStoreConfig spill{.directory = directory.blocks_path(),
                          .quota_bytes = config.disk_memory_bytes,
                          .bandwidth_limit = config.disk_bandwidth_limit};
+  const std::optional<uint64_t> room = RoomForBlocks(spill.directory);
+  if (room && spill.quota_bytes > *room) {
+    LogWarning("--disk-memory: more than there is room for in " + spill.directory + ", which is " +
+               Grouped(*room >> 20) + " MiB; a disk that is full takes no sessions either");
+  }
   if (spill.quota_bytes == 0) {
-    spill.quota_bytes = FittingDiskMemory(spill.directory);
+    spill.quota_bytes = std::min(room.value_or(0) / 2, kDiskMemoryMax);
     if (spill.quota_bytes < kDiskMemoryMin) {
       LogWarning("no disk tier: " + spill.directory +
                  " has too little room; --disk-memory forces one");

@@ -372,6 +372,11 @@ Status CheckTogether(const ServerConfig& config) {
     return InvalidArgument(
         "--host-bandwidth-limit: limits nothing without --host-memory or --disk-dir");
   }
+  if (config.restore_policy != "cut" &&
+      config.restore_cut_percent != ServerConfig().restore_cut_percent) {
+    return InvalidArgument("--restore-cut: cuts nothing without --restore-policy cut, is " +
+                           std::to_string(config.restore_cut_percent));
+  }
   return Status();
 }
 

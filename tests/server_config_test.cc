@@ -71,7 +71,7 @@ void ExpectEveryFieldIsSet(const ServerConfig& config) {
   EXPECT_EQ(config.max_concurrent, 6u);
   EXPECT_EQ(config.prefill_chunk_tokens, 512u);
   EXPECT_EQ(config.max_tokens_default, 9u);
-  EXPECT_EQ(config.restore_policy, "cake");
+  EXPECT_EQ(config.restore_policy, "cut");
   EXPECT_TRUE(config.recalibrate);
   EXPECT_EQ(config.restore_cut_percent, 7u);
   EXPECT_EQ(config.restore_share_percent, 35u);
@@ -107,7 +107,7 @@ TEST(ServerConfig, EveryFlagSetsItsField) {
                                           "--max-concurrent=6",
                                           "--prefill-chunk=512",
                                           "--max-tokens-default=9",
-                                          "--restore-policy=cake",
+                                          "--restore-policy=cut",
                                           "--restore-cut=7",
                                           "--recalibrate",
                                           "--restore-share=35",
@@ -129,7 +129,7 @@ TEST(ServerConfig, EveryFieldOfTheFileSetsTheSame) {
       "disk_dir: '/var/lib/cairn' durability: 'os'\n"
       "disk_memory_bytes: 67108864 disk_bandwidth_limit: 20971520 threads: 5\n"
       "max_concurrent: 6 prefill_chunk_tokens: 512 max_tokens_default: 9\n"
-      "restore_policy: 'cake' recalibrate: true restore_cut_percent: 7 restore_share_percent: 35\n"
+      "restore_policy: 'cut' recalibrate: true restore_cut_percent: 7 restore_share_percent: 35\n"
       "log_level: 'error' trace_file: 't.json'",
       "cairn.conf", config);
   ASSERT_TRUE(status.ok()) << status.message();
@@ -169,6 +169,14 @@ TEST(ServerConfig, OneRequestFitsTheMemoryOfAll) {
               AllOf(HasSubstr("--request-memory"), HasSubstr("--message-size-max (32MiB)"),
                     HasSubstr("is 1MiB")));
   EXPECT_EQ(ErrorOf({"--request-memory", "1MiB", "--message-size-max", "1MiB"}), "");
+}
+
+TEST(ServerConfig, ACutIsOfThePolicyThatCuts) {
+  EXPECT_EQ(ErrorOf({"--restore-cut", "30"}),
+            "--restore-cut: cuts nothing without --restore-policy cut, is 30");
+  EXPECT_THAT(ErrorOf({"--restore-cut", "0", "--restore-policy", "wave"}),
+              HasSubstr("--restore-policy cut"));
+  EXPECT_EQ(ErrorOf({"--restore-cut", "30", "--restore-policy", "cut"}), "");
 }
 
 TEST(ServerConfig, ValuesThatAreNoNumbersAreNamed) {
