@@ -3,7 +3,10 @@
 usage: cairnctl_test.py CAIRND CAIRNCTL MODEL
 """
 
+import json
+import subprocess
 import sys
+import tempfile
 import unittest
 
 from server_process import Client, Server
@@ -231,6 +234,11 @@ class CairnctlTest(unittest.TestCase):
 
     def test_wrong_usage_says_what_is_expected(self):
         for arguments, words in [(["session", "create", "a", "--ttl", "5x"], "90s, 15m, 2h, 7d or never"),
+                                 (["--address", "", "session", "list"], "--address: expected HOST:PORT"),
+                                 (["generate", b"--text=a\xff"], "--text: is not UTF-8 from byte 1 on"),
+                                 (["generate", "-m", b"user:\xff"], "-m: is not UTF-8 from byte 5 on"),
+                                 (["session", "get", b"\xff"], ": is not UTF-8 from byte 0 on"),
+                                 (["--text", "no command"], "--text"),
                                  (["session", "update", "a", "--expire-time", "soon"], "2030-01-31T12:00:00Z"),
                                  (["generate", "a", "--tokens", "1"], "not several"),
                                  (["generate", "-m", "no role"], "ROLE:TEXT"),
@@ -240,8 +248,64 @@ class CairnctlTest(unittest.TestCase):
                                  (["generate", "a", "--frobnicate"], "frobnicate"),
                                  ([], "subcommand")]:
             done = self.ctl.run(*arguments)
-            self.assertEqual(done.returncode, 2, arguments)
-            self.assertIn(words, done.stderr + done.stdout)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1), arguments)
+            self.assertIn(words, done.stderr)
+            error, exit_code = self.ctl.error(*arguments)
+            self.assertEqual((error["code"], exit_code), ("INVALID_ARGUMENT", 2), arguments)
+            self.assertIn(words, error["message"])
+        self.assertEqual(self.ctl.run("session", "list", "--page-size", "x", "--json").stderr[0], "{")
+        text = self.ctl.run("tokenize", "-", stdin=b"ab\xff")
+        self.assertEqual((text.returncode, text.stderr.count("\n")), (2, 1))
+        self.assertIn("--text: standard input is not UTF-8 from byte 2 on", text.stderr)
+
+    def test_words_that_are_no_values_are_refused(self):
+        """Each names its flag; the nearest word that is one is taken."""
+        limit, whole, ids = "315,576,000,000 s", "expected a whole number in ", "as in 1,2,3"
+        for words, command, flag, values in [
+                (limit, ["session", "update", "a"], "--ttl", ["99999999999d", "3652501d", "nan", "inf", "1e400", "0", "-5s"]),
+                ("7d or never", ["session", "update", "a"], "--ttl", ["", "0x5", " 5", "5 s", "s", "Never"]),
+                (limit, ["session", "list"], "--timeout", ["1e300", "-5", "nan", "inf"]),
+                ("expected seconds", ["session", "list"], "--timeout", ["", "5x"]),
+                (limit, ["health"], "--wait", ["1e300", "-5", "nan"]),
+                ("expected ID=BIAS", ["generate", "Hi"], "--logit-bias",
+                 ["1=x", "1=2x", "x=1", "1x=1", "-1=1", "99999999999=1", "1=", "=1", "1=nan", "1=1e39"]),
+                (ids, ["generate"], "--tokens", ["1,,3", "1,", ",1", "", "1x", "-1", "[1,,3]", "4294967296"]),
+                (ids, ["session", "decode", "a"], "--tokens", [""]),
+                (ids, ["detokenize"], "ids", ["1,,3", "1,", "", "[1,,3]"]),
+                (whole, ["generate", "Hi"], "--seed", ["-1", "18446744073709551616"]),
+                (whole, ["generate", "Hi"], "--top-k", ["1.5", "0x1"]),
+                (whole, ["generate", "Hi"], "--stop-token-id", ["", "1,2"]),
+                (whole, ["generate", "Hi"], "--max-tokens", ["4294967296"]),
+                (whole, ["generate", "Hi"], "--priority", ["2147483648"]),
+                (whole, ["session", "list"], "--page-size", ["1e3"]),
+                (whole, ["session", "read", "a"], "--start", ["9223372036854775808"]),
+                (whole, ["session", "truncate", "a"], "token-count", ["9223372036854775808"])]:
+            for value in values:
+                error, exit_code = self.ctl.error(*command, *([flag] if flag.startswith("--") else []), value)
+                self.assertEqual((error["code"], exit_code), ("INVALID_ARGUMENT", 2), (flag, value))
+                self.assertTrue(error["message"].startswith(flag + ": ") and words in error["message"], error)
+        self.assertEqual(self.ctl.run("--timeout", "315576000000", "session", "list").returncode, 0)
+        self.assertEqual(self.ctl.run("--timeout", "1m", "session", "list").returncode, 0)
+        for ttl, seconds in (("1e-12", "0.000000001s"), ("1.5m", "90s"), ("0.1", "0.100s"), ("3000000000", "3000000000s")):
+            self.assertEqual(self.ctl.json("session", "create", "--ttl", ttl)["ttl"], seconds)
+        self.assertIn("292 years", self.ctl.error("session", "create", "--ttl", "315576000000")[0]["message"])
+        self.assertEqual(self.ctl.text("detokenize", "010"), self.ctl.text("detokenize", "10"))
+
+    def test_an_empty_text_is_one_that_was_given(self):
+        self.ctl.text("session", "create", "waits", "--text", "Hello")
+        self.refused("INVALID_ARGUMENT", "content.text", "session", "decode", "waits", "", flag="--text")
+
+    def test_lost_output_is_an_error(self):
+        self.ctl.text("session", "create", "shown", "--text", "Hello")
+        for arguments in (["session", "list"], ["generate", "Hi", "-n", 4], ["--help"], ["--version"],
+                          ["session", "read", "shown"]):
+            with open("/dev/full", "w") as full:
+                done = self.ctl.run(*arguments, stdout=full)
+            self.assertEqual((done.returncode, done.stderr),
+                             (1, "cairnctl: DATA_LOSS: standard output: No space left on device\n"), arguments)
+        with open("/dev/full", "w") as full:
+            done = self.ctl.run("--json", "generate", "Hi", "-n", 4, stdout=full)
+        self.assertEqual((done.returncode, json.loads(done.stderr)["error"]["code"]), (1, "DATA_LOSS"))
 
     def test_help_and_version(self):
         for command in [[], ["session"], ["session", "update"], ["generate"], ["chat"], ["cache", "lookup"]]:
@@ -254,8 +318,26 @@ class CairnctlTest(unittest.TestCase):
         done = nobody.run("session", "list")
         self.assertEqual((done.returncode, done.stdout), (3, ""))
         self.assertEqual(done.stderr, "cairnctl: UNAVAILABLE: cannot connect to 127.0.0.1:1; is cairnd running there?\n")
+        for arguments, words in [(["--address", "nowhere.onion:1"], "no host is known by the name in nowhere.onion:1"),
+                                 (["--address", "unix:/nowhere"], "cannot connect to unix:/nowhere")]:
+            error, exit_code = self.ctl.error(*arguments, "session", "list")
+            self.assertEqual((error["code"], exit_code), ("UNAVAILABLE", 3))
+            self.assertTrue(error["message"].startswith(words), error)
         error, exit_code = self.ctl.error("--timeout", 0.001, "generate", "Hello", "-n", 2000, "--ignore-eos")
         self.assertEqual((error["code"], exit_code), ("DEADLINE_EXCEEDED", 3))
+
+    def test_what_a_server_cannot_do_names_the_flags(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with Server(sys.argv[1], sys.argv[3], "--device-memory", "64MiB", "--restore-policy", "wave", "--disk-dir",
+                        folder, "--disk-memory", "1000TiB") as server:
+                server.log.seek(0)
+                log = server.log.read()
+            self.assertRegex(log, r"--restore-policy wave: .* --host-memory .*--host-blocks copied")
+            self.assertRegex(log, r"--disk-memory: more than there is room for in .*, which is [\d,]+ MiB; ")
+            nowhere = Server(sys.argv[1], sys.argv[3], "--device-memory", "64MiB", "--trace", folder + "/none/trace")
+            done = subprocess.run(nowhere.command, capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, "cairnd: --trace: .*No such file or directory")
 
 
 if __name__ == "__main__":

@@ -164,8 +164,22 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("cairnctl: INVALID_ARGUMENT: --temperature (sampling.temperature)", done.stderr)
         self.assertIn("cairnctl: NOT_FOUND: ", done.stderr)
-        self.assertIn("cairnctl: INVALID_ARGUMENT: session_id", done.stderr)
+        self.assertIn("cairnctl: INVALID_ARGUMENT: /fork (session_id)", done.stderr)
         self.assertEqual(self.tokens("tried"), 0)
+
+    def test_the_flag_of_a_name_is_named(self):
+        for name in ("Not_An_Id", "projects/1"):
+            done = self.ctl.run("chat", "--session", name)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1))
+            self.assertRegex(done.stderr, r"^cairnctl: INVALID_ARGUMENT: --session \((name|session_id)\): ")
+
+    def test_a_line_that_is_no_text_is_said_and_the_chat_goes_on(self):
+        done = self.ctl.run("chat", "--session", "bytes", "-n", 4, *GREEDY, stdin=b"ab\xff\n/fork \xff\nHello\n")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(re.findall(r"from byte (\d) on", done.stderr), ["2", "6"])
+        self.assertEqual(done.stderr.count("\n"), 2)
+        self.assertEqual(len(re.findall(USAGE, done.stdout)), 1)
+        self.assertIn("Hello", self.ctl.text("session", "read", "bytes"))
 
     def test_ctrl_c_stops_the_answer_and_keeps_the_session(self):
         chat = self.terminal("--session", "stopped", "-n", 4000, "--ignore-eos", *GREEDY)

@@ -47,10 +47,14 @@ class Client:
         self.cairnctl = cairnctl
         self.address = address
 
-    def run(self, *arguments, stdin=""):
-        """The finished process: its returncode, stdout and stderr."""
-        command = [self.cairnctl, "--address", self.address, *map(str, arguments)]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=300)
+    def run(self, *arguments, stdin="", stdout=subprocess.PIPE):
+        """The finished process: its returncode, stdout and stderr. Words and input may be bytes that are no text."""
+        words = [a if isinstance(a, bytes) else str(a) for a in arguments]
+        address = [] if "--address" in words else ["--address", self.address]
+        done = subprocess.run([self.cairnctl, *address, *words], input=stdin if isinstance(stdin, bytes) else stdin.encode(),
+                              stdout=stdout, stderr=subprocess.PIPE, timeout=300)
+        done.stdout, done.stderr = (done.stdout or b"").decode(), done.stderr.decode()
+        return done
 
     def text(self, *arguments, stdin=""):
         """What a command that succeeds prints, without the last line's end."""

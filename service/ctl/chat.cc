@@ -5,13 +5,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <iostream>
+#include <optional>
 #include <utility>
 
+#include "engine/utf8.h"
 #include "service/ctl/interrupt.h"
 #include "service/ctl/options.h"
 #include "service/ctl/text.h"
+#include "service/ctl/values.h"
 
 namespace cairn {
 namespace {
@@ -99,6 +101,12 @@ void Chat::Greet() {
 
 bool Chat::Handle(const std::string& line) {
   if (line.find_first_not_of(" \t\r") == std::string::npos) return true;
+  if (const std::optional<size_t> at = FindInvalidUtf8(line)) {
+    client_.Fail(grpc::Status(
+        grpc::StatusCode::INVALID_ARGUMENT,
+        "this line was not sent: it is not UTF-8 from byte " + std::to_string(*at) + " on"));
+    return true;
+  }
   if (line[0] == '/') return Command(line);
   Turn(line);
   return true;
@@ -144,6 +152,11 @@ void Chat::ListSessions() {
   } while (!request.page_token().empty());
 }
 
+// Whatever field is at fault, the command has filled it.
+void Chat::FailCommand(const std::string& command, const grpc::Status& status) {
+  client_.Fail(status, [&command](const std::string&) { return command; });
+}
+
 void Chat::Fork(const std::string& id) {
   v1::ForkSessionRequest request;
   request.set_name(session_);
@@ -152,19 +165,18 @@ void Chat::Fork(const std::string& id) {
   client_.Prepare(context);
   v1::Session session;
   const grpc::Status status = client_.sessions().ForkSession(&context, request, &session);
-  if (!status.ok()) return client_.Fail(status);
+  if (!status.ok()) return FailCommand("/fork", status);
   session_ = session.name();
   Note("Now in " + session_ + ", " + std::to_string(session.token_count()) + " tokens from " +
        session.parent() + ".");
 }
 
 void Chat::Truncate(const std::string& count) {
-  char* end = nullptr;
-  const long long token_count = std::strtoll(count.c_str(), &end, 10);
-  if (count.empty() || *end != '\0') return Note("/truncate N: how many tokens stay.");
+  const std::optional<int64_t> token_count = ParseWhole<int64_t>(count);
+  if (!token_count) return Note("/truncate N: how many tokens stay.");
   v1::Session session;
-  const grpc::Status status = TruncateTo(token_count, session);
-  if (!status.ok()) return client_.Fail(status);
+  const grpc::Status status = TruncateTo(*token_count, session);
+  if (!status.ok()) return FailCommand("/truncate", status);
   Note(session_ + " has " + std::to_string(session.token_count()) + " tokens now.");
 }
 
@@ -172,7 +184,7 @@ void Chat::Resume(const std::string& name) {
   if (name.empty()) return Note("/resume NAME: which session; /sessions lists them.");
   v1::Session session;
   const grpc::Status status = Get(SessionName(name), session);
-  if (!status.ok()) return client_.Fail(status);
+  if (!status.ok()) return FailCommand("/resume", status);
   session_ = session.name();
   Note("Now in " + session_ + ", " + std::to_string(session.token_count()) + " tokens.");
   ShowEnd();

@@ -43,6 +43,7 @@ class Chat {
   bool Handle(const std::string& line);  // false: quit
   bool Command(const std::string& line);
   void ListSessions();
+  void FailCommand(const std::string& command, const grpc::Status& status);
   void Fork(const std::string& id);
   void Truncate(const std::string& count);
   void Resume(const std::string& name);

@@ -4,8 +4,10 @@
 #include <google/protobuf/util/json_util.h>
 #include <google/protobuf/util/time_util.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
@@ -73,12 +75,26 @@ std::string ToJson(const google::protobuf::Message& message) {
   return status.ok() ? json : "{}";
 }
 
-std::string ErrorJson(const grpc::Status& status, const FlagNamer& flag_of) {
+// gRPC's own words for a server that is not there are long, and name each address that the host
+// resolved to.
+std::string MessageOf(const grpc::Status& status, const std::string& address) {
+  const std::string& text = status.error_message();
+  if (IsLostConnection(status) && text.starts_with("failed to connect")) {
+    return "cannot connect to " + address + "; is cairnd running there?";
+  }
+  if (IsLostConnection(status) && text.starts_with("DNS resolution failed")) {
+    return "no host is known by the name in " + address;
+  }
+  return text;
+}
+
+std::string ErrorJson(const grpc::Status& status, const std::string& address,
+                      const FlagNamer& flag_of) {
   const ErrorDetails details = DetailsOf(status);
   google::protobuf::Struct root;
   auto& error = *(*root.mutable_fields())["error"].mutable_struct_value()->mutable_fields();
   error["code"].set_string_value(CodeName(status.error_code()));
-  error["message"].set_string_value(status.error_message());
+  error["message"].set_string_value(MessageOf(status, address));
   if (!details.info.reason().empty()) error["reason"].set_string_value(details.info.reason());
   for (const auto& violation : details.bad_request.field_violations()) {
     auto& entry = *error["field_violations"].mutable_list_value()->add_values();
@@ -115,48 +131,58 @@ Client& Client::Connected() {
 }
 
 void Client::Prepare(grpc::ClientContext& context) const {
-  if (options_.timeout_seconds > 0) {
-    context.set_deadline(
-        std::chrono::system_clock::now() +
-        std::chrono::milliseconds(static_cast<int64_t>(options_.timeout_seconds * 1000)));
-  }
+  using Clock = std::chrono::system_clock;
+  const std::chrono::duration<double> timeout(options_.timeout_seconds);
+  const auto now = Clock::now();
+  if (timeout.count() <= 0 || timeout >= Clock::time_point::max() - now) return;  // 292 years
+  context.set_deadline(now + std::chrono::duration_cast<Clock::duration>(timeout));
 }
 
-void Client::PrintJson(const google::protobuf::Message& message) const {
-  PrintLine(ToJson(message));
+void Client::PrintJson(const google::protobuf::Message& message) { PrintLine(ToJson(message)); }
+
+void Client::PrintLine(const std::string& line) { Print(line + '\n'); }
+
+void Client::Print(std::string_view text) {
+  const bool is_written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!is_written && output_error_ == 0) output_error_ = errno;
 }
 
-void Client::PrintLine(const std::string& line) const {
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fputc('\n', stdout);
-  std::fflush(stdout);
-}
-
-void Client::Fail(const grpc::Status& status) {
+void Client::Fail(const grpc::Status& status, const FlagNamer& flag_of) {
   const bool no_answer =
       IsLostConnection(status) || status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
   exit_code_ = status.error_code() == grpc::StatusCode::CANCELLED ? kInterrupted
                : no_answer                                        ? kNoAnswer
                                                                   : kRefused;
   const std::string line = options_.json
-                               ? ErrorJson(status, flag_of_)
-                               : "cairnctl: " + ErrorText(status, options_.address, flag_of_);
+                               ? ErrorJson(status, options_.address, flag_of)
+                               : "cairnctl: " + ErrorText(status, options_.address, flag_of);
   std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 void Client::FailUsage(const std::string& message) {
   exit_code_ = kWrongUsage;
-  std::fprintf(stderr, "cairnctl: %s\n", message.c_str());
+  const std::string line =
+      options_.json ? ErrorJson(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, message),
+                                options_.address, flag_of_)
+                    : "cairnctl: " + message;
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+void Client::CheckOutput() {
+  Print("");  // and whatever others have left in the buffer
+  if (!is_output_lost() && std::ferror(stdout) == 0) return;
+  const int earlier = exit_code_;
+  Fail(grpc::Status(grpc::StatusCode::DATA_LOSS,
+                    std::string("standard output: ") +
+                        (is_output_lost() ? std::strerror(output_error_) : "a write failed")));
+  if (earlier != 0) exit_code_ = earlier;
 }
 
 std::string ErrorText(const grpc::Status& status, const std::string& address,
                       const FlagNamer& flag_of) {
-  // gRPC's own words for this are long and name each address that the host resolved to.
-  if (IsLostConnection(status) && status.error_message().starts_with("failed to connect")) {
-    return "UNAVAILABLE: cannot connect to " + address + "; is cairnd running there?";
-  }
   const ErrorDetails details = DetailsOf(status);
-  std::string text = status.error_message();
+  std::string text = MessageOf(status, address);
   for (const auto& violation : details.bad_request.field_violations()) {
     const std::string& field = violation.field();
     const std::string name = NameOf(field, flag_of);

@@ -1,8 +1,9 @@
 // A connection to a server and what every command of cairnctl shares: how a call is prepared, how
 // an answer or an error is shown, what Ctrl-C does, and what the program's exit code becomes.
 //
-// Exit codes: 0 done, 1 the server refused, 2 wrong usage, 3 no server or no answer in time, 130
-// stopped by Ctrl-C. Threads: one, beside the one that waits for Ctrl-C (interrupt.h).
+// Exit codes: 0 done, 1 the server refused or the output was lost, 2 wrong usage, 3 no server or no
+// answer in time, 130 stopped by Ctrl-C. Threads: one, beside the one that waits for Ctrl-C
+// (interrupt.h).
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -10,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "cairn/v1/cache_service.grpc.pb.h"
@@ -61,12 +63,19 @@ class Client {
     PrintLine(text(response));
   }
 
-  void PrintJson(const google::protobuf::Message& message) const;
-  void PrintLine(const std::string& line) const;
+  void PrintJson(const google::protobuf::Message& message);
+  void PrintLine(const std::string& line);
+  void Print(std::string_view text);
+  bool is_output_lost() const { return output_error_ != 0; }
 
-  // Says on stderr what went wrong, and sets the exit code.
-  void Fail(const grpc::Status& status);
+  // Says on stderr what went wrong, and sets the exit code. `flag_of`: for what a line of the chat
+  // said, in place of the command line.
+  void Fail(const grpc::Status& status) { Fail(status, flag_of_); }
+  void Fail(const grpc::Status& status, const FlagNamer& flag_of);
   void FailUsage(const std::string& message);
+
+  // At the end: output that could not be written is a failure, whatever was answered.
+  void CheckOutput();
 
  private:
   Client& Connected();
@@ -78,6 +87,7 @@ class Client {
   std::unique_ptr<v1::DecodeService::StubInterface> decoding_;
   std::unique_ptr<v1::CacheService::StubInterface> cache_;
   std::unique_ptr<v1::ModelService::StubInterface> model_;
+  int output_error_ = 0;  // errno of the first write that failed
   int exit_code_ = 0;
 };
 

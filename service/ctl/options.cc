@@ -3,51 +3,33 @@
 #include <google/protobuf/util/time_util.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <cmath>
 #include <cstring>
-#include <iostream>
-#include <iterator>
 #include <map>
+
+#include "service/ctl/values.h"
 
 namespace cairn {
 namespace {
 
 using google::protobuf::util::TimeUtil;
 
-std::string TextOrStdin(const std::string& text) {
-  if (text != "-") return text;
-  return std::string(std::istreambuf_iterator<char>(std::cin), {});
-}
-
-// Splits a pair at the character that separates the words of `form`, as in "KEY=VALUE".
-std::pair<std::string, std::string> Split(const std::string& flag, const std::string& pair,
-                                          const std::string& form) {
-  const size_t at = pair.find(form[form.find_first_of(":=")]);
-  if (at == std::string::npos || at == 0) {
-    throw CLI::ValidationError(flag, "expected " + form + ", got " + pair);
-  }
-  return {pair.substr(0, at), pair.substr(at + 1)};
-}
-
 void SetLifetime(const std::string& text, v1::Session& session) {
   if (text == "never") return;
-  static const std::map<std::string, int64_t> kUnitSeconds = {
-      {"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}, {"d", 86400}};
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  const auto unit = kUnitSeconds.find(end);
-  if (end == text.c_str() || unit == kUnitSeconds.end()) {
-    throw CLI::ValidationError("--ttl", "expected 90s, 15m, 2h, 7d or never, got " + text);
-  }
+  const double seconds =
+      ParseSeconds("--ttl", text, "90s, 15m, 2h, 7d or never", /*may_be_zero=*/false);
+  const double whole = std::floor(seconds);
+  const auto rest = static_cast<int64_t>(std::round((seconds - whole) * 1e9));
   *session.mutable_ttl() =
-      TimeUtil::MillisecondsToDuration(static_cast<int64_t>(number * 1000.0 * unit->second));
+      TimeUtil::SecondsToDuration(static_cast<int64_t>(whole)) +
+      TimeUtil::NanosecondsToDuration(whole == 0 ? std::max<int64_t>(rest, 1) : rest);
 }
 
 // What an option that fills this field may be called.
 std::vector<std::string> NamesFor(std::string field) {
   static const std::map<std::string, std::vector<std::string>> kNames = {
-      {"name", {"session"}},
-      {"session_id", {"id"}},
+      {"name", {"session", "--session"}},
+      {"session_id", {"id", "--session"}},
       {"content", {"--text", "--message", "--tokens"}},
       {"content.text", {"--text"}},
       {"content.chat.messages", {"--message"}},
@@ -75,22 +57,23 @@ void AddContentFlags(CLI::App& command, ContentFlags& flags, bool positional) {
   command.add_option(text, flags.text, "text, tokenized as it is; - reads standard input");
   command.add_option("-m,--message", flags.messages, "ROLE:TEXT, a chat message; repeat for more")
       ->allow_extra_args(false);
-  command.add_option("--tokens", flags.token_ids, "token ids, with commas between")->delimiter(',');
+  AddTokenIds(command, "--tokens", flags.token_ids, "token ids, with commas between");
   command.add_flag("--no-generation-prompt", flags.omit_generation_prompt,
                    "do not open the assistant's turn after a user's message");
 }
 
 v1::Content ContentOf(const ContentFlags& flags) {
   v1::Content content;
-  const int kinds = !flags.text.empty() + !flags.messages.empty() + !flags.token_ids.empty();
-  if (kinds > 1)
-    throw CLI::ValidationError("content", "give text, messages or tokens, not several");
-  if (!flags.text.empty()) content.set_text(TextOrStdin(flags.text));
+  const int kinds = flags.text.has_value() + !flags.messages.empty() + !flags.token_ids.empty();
+  if (kinds > 1) {
+    throw CLI::ValidationError("--text, --message, --tokens", "give one of them, not several");
+  }
+  if (flags.text) content.set_text(TextOrStdin("--text", *flags.text));
   for (const std::string& message : flags.messages) {
-    const auto [role, text] = Split("--message", message, "ROLE:TEXT");
+    const auto [role, text] = SplitPair("--message", message, "ROLE:TEXT");
     v1::ChatMessage& added = *content.mutable_chat()->add_messages();
     added.set_role(role);
-    added.set_content(TextOrStdin(text));
+    added.set_content(TextOrStdin("--message", text));
   }
   if (content.has_chat()) {
     const std::string& last_role = content.chat().messages().rbegin()->role();
@@ -121,11 +104,13 @@ void AddSamplingFlags(CLI::App& command, v1::SamplingParams& sampling) {
       .add_option_function<uint32_t>(
           "--top-k", [&sampling](uint32_t k) { sampling.set_top_k(k); },
           "the k likeliest; 0 is off")
+      ->transform(AsWhole<uint32_t>())
       ->group("Sampling");
   command
       .add_option_function<uint64_t>(
           "--seed", [&sampling](uint64_t seed) { sampling.set_seed(seed); },
           "same seed, same output; drawn and reported when absent")
+      ->transform(AsWhole<uint64_t>())
       ->group("Sampling");
   command
       .add_option_function<std::vector<std::string>>(
@@ -143,6 +128,7 @@ void AddSamplingFlags(CLI::App& command, v1::SamplingParams& sampling) {
             sampling.mutable_stop_token_ids()->Add(ids.begin(), ids.end());
           },
           "token that ends the output; repeat for more")
+      ->transform(AsWhole<uint32_t>())
       ->allow_extra_args(false)
       ->group("Sampling");
   command
@@ -155,9 +141,8 @@ void AddSamplingFlags(CLI::App& command, v1::SamplingParams& sampling) {
           "--logit-bias",
           [&sampling](const std::vector<std::string>& pairs) {
             for (const std::string& pair : pairs) {
-              const auto [id, bias] = Split("--logit-bias", pair, "ID=BIAS");
-              (*sampling.mutable_logit_bias())[std::strtoul(id.c_str(), nullptr, 10)] =
-                  std::strtof(bias.c_str(), nullptr);
+              const auto [id, bias] = ParseBias("--logit-bias", pair);
+              (*sampling.mutable_logit_bias())[id] = bias;
             }
           },
           "TOKEN_ID=BIAS; repeat for more")
@@ -167,6 +152,7 @@ void AddSamplingFlags(CLI::App& command, v1::SamplingParams& sampling) {
       .add_option_function<uint32_t>(
           "--logprobs", [&sampling](uint32_t count) { sampling.set_logprobs(count); },
           "alternatives a token, shown with --json")
+      ->transform(AsWhole<uint32_t>())
       ->group("Sampling");
 }
 
@@ -206,6 +192,7 @@ void AddSettingFlags(CLI::App& command, v1::Session& session, std::vector<std::s
             given.push_back("priority");
           },
           "0 to 100; the lowest loses its place first")
+      ->transform(AsWhole<int32_t>())
       ->group("Settings");
   command
       .add_flag_function(
@@ -221,7 +208,7 @@ void AddSettingFlags(CLI::App& command, v1::Session& session, std::vector<std::s
           "--annotation",
           [&](const std::vector<std::string>& pairs) {
             for (const std::string& pair : pairs) {
-              const auto [key, value] = Split("--annotation", pair, "KEY=VALUE");
+              const auto [key, value] = SplitPair("--annotation", pair, "KEY=VALUE");
               (*session.mutable_annotations())[key] = value;
             }
             given.push_back("annotations");

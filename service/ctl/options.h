@@ -5,6 +5,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,12 +16,12 @@ namespace cairn {
 
 // What a user can say about a content: text, messages or token ids.
 struct ContentFlags {
-  std::string text;                   // "-": all of standard input
+  std::optional<std::string> text;    // "-": all of standard input
   std::vector<std::string> messages;  // "ROLE:TEXT"
   std::vector<uint32_t> token_ids;
   bool omit_generation_prompt = false;
 
-  bool given() const { return !text.empty() || !messages.empty() || !token_ids.empty(); }
+  bool given() const { return text.has_value() || !messages.empty() || !token_ids.empty(); }
 };
 
 // `positional`: the text is also an argument without a flag.

@@ -12,6 +12,7 @@
 #include "service/ctl/commands.h"
 #include "service/ctl/options.h"
 #include "service/ctl/text.h"
+#include "service/ctl/values.h"
 
 namespace cairn {
 namespace {
@@ -42,7 +43,7 @@ void AddTokenizer(CLI::App& app, Client& client) {
 
   const auto ids = std::make_shared<std::vector<uint32_t>>();
   CLI::App* detokenize = app.add_subcommand("detokenize", "the text of token ids");
-  detokenize->add_option("ids", *ids, "with commas between")->delimiter(',')->required();
+  AddTokenIds(*detokenize, "ids", *ids, "with commas between")->required();
   detokenize->callback([&client, ids] {
     v1::DetokenizeRequest request;
     request.mutable_ids()->Add(ids->begin(), ids->end());
@@ -134,7 +135,7 @@ void AddHealth(CLI::App& app, Client& client) {
   const auto state = std::make_shared<State>();
   CLI::App* sub = app.add_subcommand("health", "whether the server serves; exit code 0 if so");
   sub->add_option("service", state->service, "a part of the server; default: all of it");
-  sub->add_option("--wait", state->wait_seconds, "seconds to wait until it serves");
+  AddSeconds(*sub, "--wait", state->wait_seconds, "seconds to wait until it serves");
   sub->callback([&client, state] {
     const auto give_up =
         std::chrono::steady_clock::now() + std::chrono::duration<double>(state->wait_seconds);

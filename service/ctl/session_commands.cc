@@ -6,6 +6,7 @@
 #include "service/ctl/commands.h"
 #include "service/ctl/options.h"
 #include "service/ctl/text.h"
+#include "service/ctl/values.h"
 
 namespace cairn {
 namespace {
@@ -109,7 +110,7 @@ void AddList(CLI::App& group, Client& client) {
   };
   const auto state = std::make_shared<State>();
   CLI::App* sub = group.add_subcommand("list", "all sessions by name, or one page of them");
-  CLI::Option* size = sub->add_option("--page-size", state->page_size, "one page of this size");
+  CLI::Option* size = AddWhole(*sub, "--page-size", state->page_size, "one page of this size");
   CLI::Option* token = sub->add_option("--page-token", *state->request.mutable_page_token(),
                                        "the page after, as the last page named it");
   sub->callback([&client, state, size, token] {
@@ -128,7 +129,7 @@ void AddFork(CLI::App& group, Client& client) {
   sub->add_option("session", *state->request.mutable_name(), "name or id")->required();
   sub->add_option("id", *state->request.mutable_session_id(), "of the new one; minted when absent");
   CLI::Option* count =
-      sub->add_option("--token-count", state->token_count, "how many; default: all");
+      AddWhole(*sub, "--token-count", state->token_count, "how many; default: all");
   sub->callback([&client, state, count] {
     if (!count->empty()) state->request.set_token_count(state->token_count);
     state->request.set_name(SessionName(state->request.name()));
@@ -144,7 +145,7 @@ void AddTruncate(CLI::App& group, Client& client) {
   const auto state = std::make_shared<State>();
   CLI::App* sub = group.add_subcommand("truncate", "forget every token from a position on");
   sub->add_option("session", *state->request.mutable_name(), "name or id")->required();
-  sub->add_option("token-count", state->token_count, "how many tokens stay")->required();
+  AddWhole(*sub, "token-count", state->token_count, "how many tokens stay")->required();
   sub->callback([&client, state] {
     state->request.set_token_count(state->token_count);
     state->request.set_name(SessionName(state->request.name()));
@@ -162,8 +163,8 @@ void AddAppend(CLI::App& group, Client& client) {
   CLI::App* sub = group.add_subcommand("append", "put content at the end");
   sub->add_option("session", *state->request.mutable_name(), "name or id")->required();
   AddContentFlags(*sub, state->content, true);
-  CLI::Option* expected = sub->add_option("--expect", state->expected,
-                                          "ABORTED unless the session has this many tokens now");
+  CLI::Option* expected = AddWhole(*sub, "--expect", state->expected,
+                                   "ABORTED unless the session has this many tokens now");
   sub->callback([&client, state, expected] {
     *state->request.mutable_content() = ContentOf(state->content);
     if (!expected->empty()) state->request.set_expected_token_count(state->expected);

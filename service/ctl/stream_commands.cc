@@ -7,6 +7,7 @@
 #include "service/ctl/interrupt.h"
 #include "service/ctl/options.h"
 #include "service/ctl/text.h"
+#include "service/ctl/values.h"
 
 namespace cairn {
 namespace {
@@ -24,11 +25,12 @@ void PrintStream(Client& client, grpc::ClientContext& context, Reader reader, Re
     if (client.options().json) {
       client.PrintJson(response);
     } else {
-      std::fwrite(response.text().data(), 1, response.text().size(), stdout);
-      std::fflush(stdout);
+      client.Print(response.text());
     }
+    if (client.is_output_lost()) context.TryCancel();
   }
   const grpc::Status status = reader->Finish();
+  if (client.is_output_lost()) return;  // which Client::CheckOutput() says at the end
   if (any && !client.options().json) client.PrintLine("");
   if (!status.ok()) return client.Fail(status);
   if (any && !client.options().json && at_end != nullptr) at_end(response);
@@ -44,8 +46,8 @@ void AddGenerate(CLI::App& app, Client& client) {
   const auto state = std::make_shared<State>();
   CLI::App* sub = app.add_subcommand("generate", "continue a content once, without a session");
   AddContentFlags(*sub, state->content, true);
-  sub->add_option("-n,--max-tokens", state->max_tokens, "0: the server's default");
-  CLI::Option* priority = sub->add_option("--priority", state->priority, "0 to 100");
+  AddWhole(*sub, "-n,--max-tokens", state->max_tokens, "0: the server's default");
+  CLI::Option* priority = AddWhole(*sub, "--priority", state->priority, "0 to 100");
   sub->add_option("--cache-salt", *state->request.mutable_cache_salt(),
                   "share cached prefixes only with equal salts");
   AddSamplingFlags(*sub, *state->request.mutable_sampling());
@@ -74,11 +76,11 @@ void AddDecode(CLI::App& group, Client& client) {
   CLI::App* sub = group.add_subcommand("decode", "stream the continuation, after a content or not");
   sub->add_option("session", *state->request.mutable_name(), "name or id")->required();
   AddContentFlags(*sub, state->content, true);
-  sub->add_option("-n,--max-tokens", state->max_tokens, "0: the server's default");
-  CLI::Option* expected = sub->add_option("--expect", state->expected,
-                                          "ABORTED unless the session has this many tokens now");
-  CLI::Option* start = sub->add_option(
-      "--start", state->start, "first position: what was made already is replayed byte for byte");
+  AddWhole(*sub, "-n,--max-tokens", state->max_tokens, "0: the server's default");
+  CLI::Option* expected = AddWhole(*sub, "--expect", state->expected,
+                                   "ABORTED unless the session has this many tokens now");
+  CLI::Option* start = AddWhole(*sub, "--start", state->start,
+                                "first position: what was made already is replayed byte for byte");
   AddSamplingFlags(*sub, *state->request.mutable_sampling());
   sub->callback([&client, state, expected, start] {
     v1::DecodeRequest& request = state->request;
@@ -104,8 +106,8 @@ void AddRead(CLI::App& group, Client& client) {
   const auto state = std::make_shared<State>();
   CLI::App* sub = group.add_subcommand("read", "show tokens back, as text; --json shows the ids");
   sub->add_option("session", *state->request.mutable_name(), "name or id")->required();
-  sub->add_option("--start", state->start, "first position");
-  sub->add_option("--count", state->count, "how many tokens; 0: to the end");
+  AddWhole(*sub, "--start", state->start, "first position");
+  AddWhole(*sub, "--count", state->count, "how many tokens; 0: to the end");
   sub->callback([&client, state] {
     state->request.set_start_position(state->start);
     state->request.set_token_count(state->count);
