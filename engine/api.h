@@ -212,6 +212,7 @@ struct GenerateRequest {
 
 struct TokenRange {
   int64_t position = 0;
+  int64_t end = 0;  // of the session's tokens when they were read
   std::vector<uint32_t> token_ids;
   std::string text;
 };

@@ -204,7 +204,7 @@ Result<TokenRange> EngineCore::ReadTokens(const std::string& id, int64_t start_p
   const size_t count = token_count == 0 ? left : std::min<size_t>(left, token_count);
   Detokenizer text(*parts_.tokenizer);
   text.Prime(tokens.first(begin));
-  TokenRange range{.position = start_position};
+  TokenRange range{.position = start_position, .end = session->token_count()};
   for (const uint32_t token : tokens.subspan(begin, count)) {
     range.token_ids.push_back(token);
     range.text += text.Push(token);

@@ -186,22 +186,22 @@ class TokenStream final : public ByteStream,
   bool finished_ = false;
 };
 
-// One message at a time: asks the engine for the next tokens, writes them, asks again. gRPC keeps
-// the call until Finish, so that the engine's replies always find it.
+// One message at a time: asks the engine for the next tokens, writes them, asks again, up to what
+// there was at the first time. gRPC keeps the call until Finish, so that the engine's replies
+// always find it.
 class TokenReader final : public ByteStream {
  public:
   TokenReader(Engine& engine, ReadTokensRequest request)
       : engine_(engine),
         request_(std::move(request)),
-        subject_({.used = SessionName(request_.id), .made = ""}) {
+        subject_({.used = SessionName(request_.id), .made = ""}),
+        wanted_count_(request_.token_count == 0 ? INT64_MAX : request_.token_count) {
     Ask();
   }
 
   void OnWriteDone(bool ok) override {
     if (!ok) return Finish(grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone"));
-    if (request_.token_count > 0 && read_count_ == request_.token_count) {
-      return Finish(grpc::Status::OK);
-    }
+    if (read_count_ == wanted_count_) return Finish(grpc::Status::OK);
     Ask();
   }
   void OnDone() override { delete this; }
@@ -210,16 +210,15 @@ class TokenReader final : public ByteStream {
   static constexpr int64_t kMessageTokens = 4096;
 
   void Ask() {
-    const int64_t wanted = request_.token_count == 0
-                               ? kMessageTokens
-                               : std::min(kMessageTokens, request_.token_count - read_count_);
-    engine_.ReadTokens(request_.id, request_.start_position + read_count_, wanted,
+    engine_.ReadTokens(request_.id, request_.start_position + read_count_,
+                       std::min(kMessageTokens, wanted_count_ - read_count_),
                        [this](Result<TokenRange> range) { Answer(std::move(range)); });
   }
 
   void Answer(Result<TokenRange> range) {
     if (!range.ok()) return Finish(ToGrpcStatus(range.status(), subject_));
     if (range->token_ids.empty()) return Finish(grpc::Status::OK);
+    wanted_count_ = std::min(wanted_count_, range->end - request_.start_position);
     read_count_ += static_cast<int64_t>(range->token_ids.size());
     message_ = ToBytes(ToProto(*std::move(range)));
     StartWrite(&message_);
@@ -228,6 +227,7 @@ class TokenReader final : public ByteStream {
   Engine& engine_;
   const ReadTokensRequest request_;
   const ErrorSubject subject_;
+  int64_t wanted_count_;
   int64_t read_count_ = 0;
   grpc::ByteBuffer message_;
 };

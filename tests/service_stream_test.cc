@@ -44,6 +44,41 @@ TEST(ServiceStream, ACancelledStreamReleasesEverything) {
   EXPECT_TRUE(harness.Eventually(NothingIsHeld));
 }
 
+TEST(ServiceStream, ReadTokensEndsWhereTheSessionEndedWhenItBegan) {
+  ServiceHarness harness(LongContext());
+  const std::string name = harness.Create("a", "on and on").name();
+  v1::DecodeRequest decode;
+  decode.set_name(name);
+  decode.set_max_tokens(kForever);
+  SetGreedy(*decode.mutable_sampling());
+  grpc::ClientContext decoding;
+  const auto stream = harness.sessions().Decode(&decoding, decode);
+  v1::DecodeResponse decoded;
+  ASSERT_TRUE(stream->Read(&decoded));
+  std::thread reader([&] {
+    while (stream->Read(&decoded)) {
+    }
+  });
+  v1::ReadTokensRequest request;
+  request.set_name(name);
+  for (const int64_t token_count : {int64_t{0}, int64_t{kForever}}) {
+    request.set_token_count(token_count);
+    grpc::ClientContext context;
+    const auto tokens = harness.sessions().ReadTokens(&context, request);
+    v1::ReadTokensResponse message;
+    ASSERT_TRUE(tokens->Read(&message));
+    std::this_thread::sleep_for(milliseconds(20));  // the session grows
+    const bool goes_on = tokens->Read(&message);
+    EXPECT_FALSE(goes_on) << "at " << message.position();
+    if (goes_on) context.TryCancel();  // or it would, for as long as the session grows
+    EXPECT_EQ(tokens->Finish().ok(), !goes_on);
+  }
+  EXPECT_EQ(harness.Stats().running_count(), 1);
+  decoding.TryCancel();
+  reader.join();
+  EXPECT_EQ(stream->Finish().error_code(), StatusCode::CANCELLED);
+}
+
 TEST(ServiceStream, AThousandCancelsAtRandomMomentsLeaveNothingHeld) {
   ServiceHarness harness(LongContext());
   std::atomic<int> failures = 0;
