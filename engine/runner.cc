@@ -195,10 +195,12 @@ bool Runner::TryAdmit(Sequence& sequence) {
       ContextBlocks::BlocksFor(sequence.tokens.size(), store_.layout().block_tokens);
   const uint32_t capacity = store_.stats().capacity;
   if (need > capacity) {
-    End(sequence, {.status = ResourceExhausted(
-                       "a context of " + std::to_string(sequence.tokens.size()) + " tokens takes " +
-                       std::to_string(need) + " blocks; there is room for " +
-                       std::to_string(capacity) + " (--device-memory, --host-memory)")});
+    End(sequence,
+        {.status = ResourceExhausted(
+             "a context of " + std::to_string(sequence.tokens.size()) + " tokens takes " +
+             std::to_string(need) + " blocks; there is room for " + std::to_string(capacity) +
+             (store_.uses_host_in_place() ? " (--device-memory, --host-memory)"
+                                          : " (--device-memory)"))});
     return true;
   }
   while (true) {

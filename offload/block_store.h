@@ -167,6 +167,8 @@ class BlockStore {
   std::vector<Hold> Match(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t priority,
                           std::span<const uint32_t> loads, uint32_t turn = 0,
                           bool by_layer = false);
+  // Blocks in the host pool, where there is one, are used there.
+  bool uses_host_in_place() const { return host_in_place_; }
   // Blocks in the host pool are copied before they are used.
   bool may_arrive_by_layer() const { return can_demote(); }
   // The event of a layer of what comes so; blocks until the copy has begun.
