@@ -106,7 +106,7 @@ bool BlockStore::EndCopies() {
     const Move move = std::move(copies_.extract(id).mapped());
     const Status status = move.copy->Outcome();
     if (move.target.tier == Tier::kDevice) {
-      ++counts_.promotions;
+      counts_.promotions += status.ok();
       host_meter_.End(move.copy->seconds());
       EndLoad(id, move, status);
     } else {

@@ -133,6 +133,7 @@ void BlockStore::Evict(BlockId id) {
   {
     const Change change(*this, meta);
     const Tier tier = meta.device.valid() ? Tier::kDevice : Tier::kHost;
+    counts_.host_evictions += tier == Tier::kHost;
     PoolOf(tier).Give(std::exchange(SlotIn(meta, tier), SlotId()));
   }
   counts_.losses += IsAbsent(meta);

@@ -34,7 +34,8 @@ struct BlockStoreStats {
   uint64_t seals = 0;            // blocks that became hot
   uint64_t duplicate_seals = 0;  // sealed while an equal block was there: one of the two freed
   uint64_t collisions = 0;       // sealed while the key was taken by other tokens: not findable
-  uint64_t evictions = 0;        // left where they were resident because slots were needed
+  uint64_t evictions = 0;        // left a pool because slots of it were needed
+  uint64_t host_evictions = 0;   // of them, the host's pool
   uint64_t losses = 0;           // of them those without another copy
   uint64_t drops = 0;            // dropped on request, or as a tail that a longer block covers
   uint64_t demotions = 0;        // device -> host

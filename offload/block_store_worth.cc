@@ -166,6 +166,7 @@ bool BlockStore::MakeHostRoom(BlockId incoming) {
     host_pool_->Give(std::exchange(meta.host, SlotId()));
   }
   ++counts_.evictions;
+  ++counts_.host_evictions;
   counts_.losses += IsAbsent(meta);
   FreeIfGone(victim);
   return true;

@@ -21,8 +21,9 @@ constexpr uint64_t kCompactMin = 4;  // segments, below which dead records are l
 // What is kept free: blocks are written while the oldest segment goes, and what is kept of it.
 uint64_t FreeBytesKept(const SpillStats& stats) { return stats.segment_bytes + stats.record_bytes; }
 
-uint64_t CapacityOf(const SpillStats& stats) {
-  const uint64_t others = stats.reserved_bytes + FreeBytesKept(stats);
+// Blocks for which the quota has room beside `kept_bytes`.
+uint64_t CapacityOf(const SpillStats& stats, uint64_t kept_bytes) {
+  const uint64_t others = stats.reserved_bytes + kept_bytes;
   return stats.quota_bytes <= others ? 0 : (stats.quota_bytes - others) / stats.record_bytes;
 }
 
@@ -330,6 +331,7 @@ void DiskTier::OnRetired(const SpillCompletion& completion, News& news) {
     news.relocations.push_back({found->second, moved.from, moved.to});
     kept.erase(found);
   }
+  counts_.evictions += kept.size();
   for (const auto& [record, owner] : kept) news.relocations.push_back({owner, record, RecordId()});
   ++counts_.retired_segments;
   if (!completion.status.ok()) NoteOutcome(false, completion.status);
@@ -404,6 +406,7 @@ void DiskTier::Retire(MoveId move, const Candidate& candidate, const std::vector
   for (const RecordId record : keep) {
     retiring.kept.emplace(record, segments_.at(candidate.segment).OwnerOf(record));
   }
+  counts_.evictions += candidate.records.size() - keep.size();
   segments_.erase(candidate.segment);
   store_->Retire({SpillTicket(move.value()), candidate.segment, keep});
   retiring_ = std::move(retiring);
@@ -412,9 +415,11 @@ void DiskTier::Retire(MoveId move, const Candidate& candidate, const std::vector
 DiskTierStats DiskTier::stats() const {
   DiskTierStats stats = counts_;
   stats.store = store_->stats();
-  stats.capacity = CapacityOf(stats.store);
+  stats.capacity = CapacityOf(stats.store, FreeBytesKept(stats.store));
   for (const auto& [id, segment] : segments_) stats.records += segment.wanted_count();
   if (retiring_) stats.records += retiring_->kept.size();
+  // Records are reckoned at the most that one takes: a few more may fit.
+  stats.capacity_max = std::max(CapacityOf(stats.store, 0), stats.records);
   stats.is_paused = hangs_ || health_.is_paused();
   return stats;
 }

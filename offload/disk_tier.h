@@ -38,12 +38,14 @@ namespace cairn {
 struct DiskTierStats {
   SpillStats store;
   uint64_t capacity = 0;  // blocks: with so many nothing has to go; then the oldest segment does
-  uint64_t records = 0;   // that somebody may want
-  uint64_t loads = 0;     // since the start: orders that ended well
+  uint64_t capacity_max = 0;  // blocks that the quota has room for: so many are there at most
+  uint64_t records = 0;       // that somebody may want
+  uint64_t loads = 0;         // since the start: orders that ended well
   uint64_t spills = 0;
   uint64_t load_failures = 0;  // of them `corrupt` because the record was not what it should be
   uint64_t spill_failures = 0;
   uint64_t corrupt = 0;
+  uint64_t evictions = 0;  // records that somebody might have wanted, gone with their segments
   uint64_t retired_segments = 0;
   uint64_t second_chances = 0;  // records that were moved out of a segment that went
   bool is_paused = false;

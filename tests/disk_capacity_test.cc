@@ -73,12 +73,16 @@ TEST_F(DiskCapacity, HoldsWhatItSays) {
     Write(std::min<uint64_t>(2, capacity - written));
   }
   EXPECT_EQ(tier_->stats().records, capacity);
+  EXPECT_EQ(tier_->stats().evictions, 0u);
   // From then on the oldest segment goes, and no more than that at a time.
   for (int i = 0; i < 12; ++i) {
     Write(2);
     const DiskTierStats stats = tier_->stats();
     EXPECT_GE(stats.records, capacity - segment_records);
     EXPECT_LE(stats.records, capacity + segment_records + 1);
+    EXPECT_LE(stats.records, stats.capacity_max);
+    EXPECT_EQ(stats.capacity_max, 33u);  // a segment and a block more
+    EXPECT_EQ(stats.evictions, stats.spills - stats.records);
     EXPECT_LE(stats.store.used_bytes, stats.store.quota_bytes);
   }
 }
