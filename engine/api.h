@@ -219,12 +219,12 @@ struct TokenRange {
 
 struct TierStats {
   Tier tier = Tier::kDevice;
-  int64_t capacity_blocks = 0;
+  int64_t capacity_blocks = 0;  // of the disk, what the quota has room for
   int64_t used_blocks = 0;
   int64_t held_blocks = 0;
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
-  int64_t evictions = 0;
+  int64_t evictions = 0;                // blocks that left because room was needed
   double bandwidth = 0;                 // bytes a second, as measured lately; 0: not yet
   std::chrono::nanoseconds latency{0};  // of one block
   PredictionHistogram loads;            // of one block's load from there
@@ -235,9 +235,9 @@ struct EngineStats {
   int64_t running_count = 0;
   int64_t waiting_count = 0;
   int64_t blocks_reloaded = 0;
-  int64_t blocks_recomputed = 0;
-  int64_t blocks_corrupt = 0;    // records that failed verification
-  int64_t segments_foreign = 0;  // files of records of another model, arithmetic or version
+  int64_t blocks_recomputed = 0;  // blocks' worth of tokens that had been computed before
+  int64_t blocks_corrupt = 0;     // records that failed verification
+  int64_t segments_foreign = 0;   // files of records of another model, arithmetic or version
   int64_t preemptions = 0;
   int64_t steps = 0;
   std::chrono::nanoseconds step_time{0};     // in all steps: planning to commit

@@ -292,7 +292,7 @@ Result<EngineStats> EngineCore::GetStats() {
   stats.session_count = static_cast<int64_t>(sessions_.session_count());
   stats.running_count = static_cast<int64_t>(runner_.running_count());
   stats.waiting_count = static_cast<int64_t>(runner_.waiting_count());
-  stats.blocks_recomputed = counts.recomputed_blocks;
+  stats.blocks_recomputed = counts.recomputed_tokens / parts_.blocks->layout().block_tokens;
   stats.preemptions = counts.preemptions;
   stats.steps = counts.steps;
   stats.step_time = counts.step_time;
@@ -314,33 +314,36 @@ Result<Done> EngineCore::ClearCache(std::optional<Tier> tier) {
 void EngineCore::AddTierStats(EngineStats& stats) const {
   const BlockStoreStats blocks = parts_.blocks->stats();
   const int64_t block_bytes = static_cast<int64_t>(blocks.block_bytes);
-  stats.tiers.push_back({.tier = Tier::kDevice,
-                         .capacity_blocks = blocks.device_capacity,
-                         .used_blocks = blocks.device_used,
-                         .held_blocks = int64_t{blocks.filling} + blocks.held_hot,
-                         .evictions = static_cast<int64_t>(blocks.evictions)});
+  stats.blocks_reloaded = static_cast<int64_t>(blocks.promotions);
+  stats.tiers.push_back(
+      {.tier = Tier::kDevice,
+       .capacity_blocks = blocks.device_capacity,
+       .used_blocks = blocks.device_used,
+       .held_blocks = int64_t{blocks.filling} + blocks.held_hot,
+       .evictions = static_cast<int64_t>(blocks.evictions - blocks.host_evictions)});
   if (blocks.host_capacity > 0) {
     stats.tiers.push_back({.tier = Tier::kHost,
                            .capacity_blocks = blocks.host_capacity,
                            .used_blocks = blocks.host_used,
                            .bytes_read = static_cast<int64_t>(blocks.promotions) * block_bytes,
-                           .bytes_written = static_cast<int64_t>(blocks.demotions) * block_bytes});
+                           .bytes_written = static_cast<int64_t>(blocks.demotions) * block_bytes,
+                           .evictions = static_cast<int64_t>(blocks.host_evictions)});
   }
   const std::optional<DiskTierStats> disk = parts_.blocks->disk_stats();
   if (!disk) return;
   const auto record_bytes = static_cast<int64_t>(disk->store.record_bytes);
   const std::chrono::duration<double> load_seconds = disk->load_time;
   stats.tiers.push_back({.tier = Tier::kDisk,
-                         .capacity_blocks = static_cast<int64_t>(disk->capacity),
+                         .capacity_blocks = static_cast<int64_t>(disk->capacity_max),
                          .used_blocks = static_cast<int64_t>(disk->records),
                          .bytes_read = static_cast<int64_t>(disk->store.bytes_read),
                          .bytes_written = static_cast<int64_t>(disk->store.bytes_written),
-                         .evictions = static_cast<int64_t>(disk->retired_segments),
+                         .evictions = static_cast<int64_t>(disk->evictions),
                          .bandwidth = load_seconds.count() > 0
                                           ? static_cast<double>(record_bytes) / load_seconds.count()
                                           : 0,
                          .latency = disk->load_time});
-  stats.blocks_reloaded = static_cast<int64_t>(disk->loads + blocks.promotions);
+  stats.blocks_reloaded += static_cast<int64_t>(disk->loads);
   stats.blocks_corrupt = static_cast<int64_t>(disk->corrupt);
   stats.segments_foreign = static_cast<int64_t>(disk->store.foreign_segments);
 }

@@ -79,11 +79,13 @@ NoWave PlannedRestores::NoWaveFor(const RestoreView& view) const {
   return store_.may_arrive_by_layer() ? NoWave::kNone : NoWave::kInPlace;
 }
 
-void PlannedRestores::NoteUnknownCosts(RestorePlan& plan) const {
-  const bool wants_wave = settings_.policy == RestorePolicy::kWave;
-  if (wants_wave && !passes_ && plan.execution != Execution::kNone) {
-    plan.no_wave = NoWave::kCostsUnknown;
-  }
+// Where a Wave was wanted and nothing was chosen: while nothing is known of passes, and where all
+// that is missing, if anything is, was taken for new tokens.
+void PlannedRestores::NoteNoWave(const RestoreView& view, RestorePlan& plan) const {
+  if (settings_.policy != RestorePolicy::kWave) return;
+  if (passes_ && plan.execution != Execution::kNone) return;
+  const NoWave why = NoWaveFor(view);
+  plan.no_wave = why != NoWave::kNone ? why : NoWave::kNothingToLoad;
 }
 
 void PlannedRestores::LookAtChannels(std::span<const RestoreView> views) {
@@ -104,7 +106,8 @@ RestoreProblem PlannedRestores::ProblemOf(const RestoreView& view,
   for (const Origin origin : view.blocks) sources.push_back(SourceOf(origin));
   uint32_t new_tokens = view.new_tokens;
   const NoWave no_wave = NoWaveFor(view);
-  // Whole blocks of new tokens are absent ones. Beside streams, passes are by the block anyway.
+  // Whole blocks of new tokens are absent ones, and lost blocks at the end cost what new ones do:
+  // ReportOf tells them apart. Beside streams, passes are by the block anyway.
   while (view.decode_rows == 0 && !sources.empty() && sources.back() == BlockSource::kAbsent) {
     sources.pop_back();
     new_tokens += block_tokens;
@@ -144,7 +147,7 @@ RestorePlan PlannedRestores::Plan(const RestoreView& view) {
     problem.allows_wave = false;
     PlanRestore(problem, PolicyNow(), scratch_, plan);
   }
-  NoteUnknownCosts(plan);
+  NoteNoWave(view, plan);
   plan.verdicts.resize(view.blocks.size(), Verdict::kRecompute);
   if (probe && plan.load_order[kDiskChannel].empty()) {
     plan.verdicts[*probe] = Verdict::kReload;
@@ -164,7 +167,7 @@ std::vector<RestorePlan> PlannedRestores::PlanTogether(std::span<const RestoreVi
   uint32_t turn = 0;
   for (QueuedRestore& queued : PlanRestores(problems, PolicyNow())) {
     RestorePlan& plan = plans[queued.problem] = std::move(queued.plan);
-    NoteUnknownCosts(plan);
+    NoteNoWave(views[queued.problem], plan);
     plan.verdicts.resize(views[queued.problem].blocks.size(), Verdict::kRecompute);
     plan.turn = turn++;
   }

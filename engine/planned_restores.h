@@ -37,7 +37,7 @@ class PlannedRestores final : public RestoreStrategy {
  private:
   RestorePolicy PolicyNow() const;
   NoWave NoWaveFor(const RestoreView& view) const;
-  void NoteUnknownCosts(RestorePlan& plan) const;
+  void NoteNoWave(const RestoreView& view, RestorePlan& plan) const;
   void LookAtChannels(std::span<const RestoreView> views);
   RestoreProblem ProblemOf(const RestoreView& view, std::vector<BlockSource>& sources) const;
   std::optional<uint32_t> BlockToProbe(const RestoreView& view, const RestorePlan& plan) const;

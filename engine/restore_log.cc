@@ -15,7 +15,9 @@ void RestoreLog::Add(const std::string& session_id, RestoreReport report) {
   executed.actual += *report.actual_time;
   counts_.restores.Note(report.predicted_s,
                         std::chrono::duration<double>(*report.actual_time).count());
-  for (const BlockReport& block : report.blocks) ++counts_.blocks[static_cast<size_t>(block.fate)];
+  for (const BlockReport& block : report.blocks) {
+    if (!block.is_new) ++counts_.blocks[static_cast<size_t>(block.fate)];
+  }
   if (session_id.empty()) return;
   Forget(session_id);
   if (reports_.size() == kReportsMax) Forget(std::string(by_order_.begin()->second));

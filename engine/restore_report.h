@@ -22,6 +22,7 @@ enum class BlockFate : uint8_t { kKept, kReloaded, kRecomputed, kReloadFailed, k
 struct BlockReport {
   Tier tier = Tier::kAbsent;  // where its fastest copy was
   BlockFate fate = BlockFate::kKept;
+  bool is_new = false;             // not computed before as a whole: it does not come back
   std::optional<double> reload_s;  // prices, where the plan has them
   std::optional<double> recompute_s;
   // From the beginning of the restore until the block was in place; of one that was carried out,
@@ -44,9 +45,11 @@ struct RestoreReport {
   Clock::Wall decided_at;
 };
 
-// `origins` is what the plan was made from, `tiers` where the blocks were.
+// `origins` is what the plan was made from, `tiers` where the blocks were; the first
+// `computed_count` tokens had been computed before. A plan tells lost blocks at the end from new
+// ones by nothing, since they cost the same: here they are told apart.
 RestoreReport ReportOf(const RestorePlan& plan, std::span<const Origin> origins,
-                       std::span<const Tier> tiers, uint32_t block_tokens);
+                       std::span<const Tier> tiers, uint32_t block_tokens, size_t computed_count);
 
 // Where computing and loading met.
 struct MeetingPoint {
@@ -68,7 +71,7 @@ struct RestoreCounts {
   PredictionHistogram restores;  // of a whole restore
   PredictionHistogram passes;    // of a pass that had rows of restores, and waited for nothing
   int64_t waiting_passes = 0;    // during which blocks arrived layer by layer
-  std::array<int64_t, static_cast<size_t>(BlockFate::kCount)> blocks{};  // by fate
+  std::array<int64_t, static_cast<size_t>(BlockFate::kCount)> blocks{};  // by fate; no new ones
 };
 
 }  // namespace cairn

@@ -48,7 +48,7 @@ namespace cairn {
 struct RunnerCounts {
   int64_t steps = 0;
   int64_t preemptions = 0;
-  int64_t recomputed_blocks = 0;  // blocks' worth of rows that had been computed before
+  int64_t recomputed_tokens = 0;  // rows of positions that had been computed before
   std::chrono::nanoseconds step_time{0};
   std::chrono::nanoseconds forward_time{0};
 };
@@ -114,6 +114,7 @@ class Runner {
   void Replay(Sequence& sequence);
   void ReleaseLongPaused();
   ContextBlocks::Planner PlannerFor(const Sequence& sequence);
+  void SetRestoredEnd(Sequence& sequence, std::span<const Origin> origins) const;
   ContextBlocks::Planner FirstPlannerFor(Sequence& sequence);
   RestorePlan PlanAndReport(const Sequence& sequence, std::span<const Origin> origins,
                             RestoreReport& report);

@@ -10,11 +10,8 @@ namespace {
 
 // Whether blocks have to come back that were there before.
 bool IsRestore(std::span<const Origin> origins, size_t old_blocks) {
-  for (size_t i = 0; i < origins.size(); ++i) {
-    const bool is_lost = origins[i] == Origin::kAbsent && i < old_blocks;
-    if (is_lost || origins[i] == Origin::kHost || origins[i] == Origin::kDisk) return true;
-  }
-  return false;
+  return std::ranges::any_of(origins.first(std::min(old_blocks, origins.size())),
+                             [](Origin origin) { return origin != Origin::kResident; });
 }
 
 std::string Microseconds(std::chrono::nanoseconds time) {
@@ -33,9 +30,9 @@ size_t EndOfFound(std::span<const Origin> origins) {
 RestoreReport Runner::ReportFor(const Sequence& sequence, const RestorePlan& plan,
                                 std::span<const Origin> origins) const {
   RestoreReport report = ReportOf(plan, origins, store_.Locate(sequence.root, sequence.tokens),
-                                  store_.layout().block_tokens);
+                                  store_.layout().block_tokens,
+                                  std::min(sequence.restored_end, sequence.tokens.size()));
   report.token_count = sequence.tokens.size();
-  report.computed_count = std::min(sequence.computed_before, sequence.tokens.size());
   return report;
 }
 
@@ -59,13 +56,16 @@ void Runner::ReportAgain(Sequence& sequence, const RestorePlan& plan,
   *sequence.restore = std::move(report);
 }
 
+void Runner::SetRestoredEnd(Sequence& sequence, std::span<const Origin> origins) const {
+  const size_t found_end = EndOfFound(origins) * store_.layout().block_tokens;
+  sequence.restored_end = std::max({sequence.computed_before, sequence.computed_end, found_end});
+}
+
 // Makes the plan that the sequence begins with, and opens the report of its restore.
 ContextBlocks::Planner Runner::FirstPlannerFor(Sequence& sequence) {
   return [this, &sequence](std::span<const Origin> origins) {
-    const uint32_t block_tokens = store_.layout().block_tokens;
-    const size_t old_blocks = sequence.computed_before / block_tokens;
-    const size_t found_end = EndOfFound(origins) * block_tokens;
-    sequence.restored_end = std::max({sequence.computed_before, sequence.computed_end, found_end});
+    SetRestoredEnd(sequence, origins);
+    const size_t old_blocks = sequence.restored_end / store_.layout().block_tokens;
     if (!IsRestore(origins, old_blocks)) return PlannerFor(sequence)(origins);
     sequence.restore = std::make_unique<RestoreReport>();
     return PlanAndReport(sequence, origins, *sequence.restore);
@@ -78,8 +78,10 @@ RestoreReport Runner::ExplainNow(const BlockKey& root, const std::vector<uint32_
   asked.computed_before = computed_count;
   asked.root = root;
   asked.tokens = tokens;
+  const std::vector<Origin> origins = store_.Survey(root, tokens);
+  SetRestoredEnd(asked, origins);
   RestoreReport report;
-  PlanAndReport(asked, store_.Survey(root, tokens), report);
+  PlanAndReport(asked, origins, report);
   return report;
 }
 
@@ -104,7 +106,9 @@ void Runner::FinishRestore(Sequence& sequence) {
 void Runner::TraceRestore(const Sequence& sequence, const RestoreReport& report,
                           Clock::Monotonic now) {
   const auto count = [&](BlockFate fate) {
-    return std::to_string(std::ranges::count(report.blocks, fate, &BlockReport::fate));
+    return std::to_string(std::ranges::count_if(report.blocks, [&](const BlockReport& block) {
+      return block.fate == fate && !block.is_new;
+    }));
   };
   trace_->Span("restore", sequence.admitted, now,
                "\"session\":\"" + sequence.session_id + "\",\"execution\":\"" +

@@ -211,7 +211,6 @@ void Runner::Commit(const std::vector<Work>& works, std::span<const RowLogits> l
 // nothing that was behind it.
 bool Runner::MarkWritten(const Work& work) {
   Sequence& sequence = *work.sequence;
-  const uint32_t block_tokens = store_.layout().block_tokens;
   const Clock::Monotonic now = clock_.Now();
   if (work.arrival != nullptr && !EndArrival(sequence)) return false;
   for (const PositionRange& run : work.runs) {
@@ -219,7 +218,8 @@ bool Runner::MarkWritten(const Work& work) {
     if (is_behind_lost) return false;
     sequence.blocks->Written(run, sequence.tokens, now);
     const size_t end = size_t{run.begin} + run.count;
-    if (end <= sequence.computed_before) counts_.recomputed_blocks += run.count / block_tokens;
+    const size_t old_end = std::clamp<size_t>(sequence.restored_end, run.begin, end);
+    counts_.recomputed_tokens += static_cast<int64_t>(old_end - run.begin);
     sequence.computed_end = std::max(sequence.computed_end, end);
   }
   if (work.samples && sequence.blocks->missing_count(sequence.tokens.size()) > 0) return false;

@@ -14,8 +14,8 @@ constexpr std::array<std::string_view, 8> kPolicies = {
 constexpr std::array<std::string_view, kExecutionCount> kExecutions = {
     "none", "load_all", "recompute_all", "front", "wave"};
 constexpr std::array<std::string_view, 3> kVerdicts = {"keep", "reload", "recompute"};
-constexpr std::array<std::string_view, 6> kNoWaves = {"none",    "costs_unknown", "ahead",
-                                                      "streams", "in_place",      "shared"};
+constexpr std::array<std::string_view, 7> kNoWaves = {
+    "none", "costs_unknown", "ahead", "streams", "in_place", "shared", "nothing_to_load"};
 
 template <class Enum, size_t N>
 std::optional<Enum> Parse(const std::array<std::string_view, N>& names, std::string_view name) {

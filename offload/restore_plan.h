@@ -39,12 +39,13 @@ inline constexpr size_t kExecutionCount = 5;
 
 // Why there is no Wave where the policy is kWave, or where one was planned.
 enum class NoWave : uint8_t {
-  kNone,          // there is one, or nobody wanted one
-  kCostsUnknown,  // no passes have been seen yet
-  kAhead,         // nobody waits for what comes back
-  kStreams,       // others are running, which would wait for it
-  kInPlace,       // what lies in the host's pool is used there, or there is none
-  kShared,        // others took a part of the pass
+  kNone,           // there is one, or nobody wanted one
+  kCostsUnknown,   // no passes have been seen yet
+  kAhead,          // nobody waits for what comes back
+  kStreams,        // others are running, which would wait for it
+  kInPlace,        // what lies in the host's pool is used there, or there is none
+  kShared,         // others took a part of the pass
+  kNothingToLoad,  // all that is missing is computed, so that no pass waits for anything
 };
 
 enum class Verdict : uint8_t {
@@ -95,7 +96,7 @@ std::string_view NameOf(Execution execution);
 std::optional<Execution> ParseExecution(std::string_view name);
 // "keep", "reload", "recompute".
 std::string_view NameOf(Verdict verdict);
-// "none", "costs_unknown", "ahead", "streams", "in_place", "shared".
+// "none", "costs_unknown", "ahead", "streams", "in_place", "shared", "nothing_to_load".
 std::string_view NameOf(NoWave no_wave);
 
 }  // namespace cairn

@@ -225,8 +225,44 @@ TEST(EngineCore, AContextThatCanNeverFitIsRefusedAndOthersGoOn) {
   const auto small = harness.StartDecode(GreedyDecode("small", 5));
   harness.Run();
   EXPECT_EQ(big->end->status.code(), Code::kResourceExhausted);
-  EXPECT_THAT(big->end->status.message(), testing::HasSubstr("19 blocks"));
+  const std::string& message = big->end->status.message();
+  EXPECT_THAT(message, testing::HasSubstr("19 blocks"));
+  EXPECT_THAT(message, testing::EndsWith("room for 8 (--device-memory, --host-memory)"));
   EXPECT_EQ(small->tokens.size(), 5u);
+}
+
+TEST(EngineCore, APoolThatIsCopiedFromMakesNoRoomForAContext) {
+  EngineHarness harness({.device_blocks = 8, .host_blocks = 64, .host_in_place = false});
+  harness.Create("big", RandomTokens(12, 300));
+  const auto big = harness.Decode(GreedyDecode("big", 5));
+  EXPECT_THAT(big->end->status.message(),
+              testing::EndsWith("there is room for 8 (--device-memory)"));
+}
+
+TEST(EngineCore, TiersTellWhatLeftThemAndWhatCameBack) {
+  EngineHarness harness({.device_blocks = 16, .host_blocks = 12, .host_in_place = false});
+  for (int i = 0; i < 4; ++i) {
+    const std::string id = "s" + std::to_string(i);
+    harness.Create(id, RandomTokens(20 + i, 90));
+    for (int turn = 0; turn < 3; ++turn) {
+      const auto sink = harness.StartDecode(GreedyDecode(id, 1));
+      while (!sink->end) harness.core().Step();  // also while copies are on their way
+      ASSERT_TRUE(Suspend(harness.core(), id, Tier::kHost).ok());
+    }
+  }
+  const EngineStats stats = *harness.core().GetStats();
+  ASSERT_EQ(stats.tiers.size(), 2u);
+  const TierStats& host = stats.tiers[1];
+  const BlockStoreStats blocks = harness.blocks().stats();
+  const auto block_bytes = static_cast<int64_t>(blocks.block_bytes);
+  EXPECT_EQ(host.tier, Tier::kHost);
+  EXPECT_GT(host.evictions, 0);
+  // Tails that a longer block covers have left too, but not for want of room.
+  EXPECT_EQ(host.evictions + static_cast<int64_t>(blocks.drops),
+            host.bytes_written / block_bytes - host.used_blocks);
+  EXPECT_GT(stats.blocks_reloaded, 0);
+  EXPECT_EQ(stats.blocks_reloaded, host.bytes_read / block_bytes);
+  EXPECT_EQ(stats.tiers[0].evictions + host.evictions, static_cast<int64_t>(blocks.evictions));
 }
 
 TEST(EngineCore, SequencesThatOutgrowThePoolTakeTurns) {

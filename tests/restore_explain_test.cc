@@ -145,6 +145,18 @@ TEST_F(RestoreExplain, NewTokensAreToldFromLostOnes) {
   EXPECT_EQ(Explain(true)->computed_count, plan->computed_count);
 }
 
+TEST_F(RestoreExplain, WhatIsNewIsNotCountedAsRecomputed) {
+  const Content more = RandomTokens(2, 2 * kBlock);
+  ASSERT_TRUE(
+      core().AppendContent({.id = "a", .content = more}, *core().encoder().Encode(more)).ok());
+  verdict_ = [](uint32_t) { return Verdict::kRecompute; };
+  Say();
+  EXPECT_EQ(CountOf(*Explain(true), BlockFate::kRecomputed), static_cast<int64_t>(kBlocks + 2));
+  EXPECT_EQ(Counts().blocks, (std::array<int64_t, 4>{0, 0, kBlocks, 0}));
+  // All passes count, also one that goes on with new rows.
+  EXPECT_EQ(core().GetStats()->blocks_recomputed, static_cast<int64_t>(kBlocks));
+}
+
 TEST_F(RestoreExplain, ALoadThatFailedIsToldApart) {
   spill_->options.fails_every = 5;
   Say();

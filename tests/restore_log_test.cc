@@ -47,6 +47,15 @@ TEST(RestoreLog, RemembersTheLastOfEachSessionAndCountsAll) {
   EXPECT_EQ(front.restores, 2);
 }
 
+TEST(RestoreLog, CountsNoBlocksThatAreNew) {
+  RestoreLog log;
+  RestoreReport report = Carried(Execution::kFront, 1, milliseconds(1),
+                                 {BlockFate::kRecomputed, BlockFate::kReloaded});
+  report.blocks.push_back({.fate = BlockFate::kRecomputed, .is_new = true});
+  log.Add("a", report);
+  EXPECT_EQ(log.counts().blocks, (std::array<int64_t, 4>{0, 1, 1, 0}));
+}
+
 TEST(RestoreLog, ForgetsTheSessionThatHasNotComeBackForLongest) {
   RestoreLog log;
   const auto name = [](size_t i) { return "s" + std::to_string(i); };
@@ -73,7 +82,7 @@ TEST(RestoreReport, HasThePricesOfThePlanWhereThereIsAChoice) {
   const std::vector<Origin> origins = {Origin::kResident, Origin::kAbsent, Origin::kDisk,
                                        Origin::kHost};
   const std::vector<Tier> tiers = {Tier::kHost, Tier::kAbsent, Tier::kDisk, Tier::kHost};
-  const RestoreReport report = ReportOf(plan, origins, tiers, 16);
+  const RestoreReport report = ReportOf(plan, origins, tiers, 16, 64);
   EXPECT_EQ(report.execution, Execution::kFront);
   EXPECT_EQ(report.load_all_s, 2);
   ASSERT_EQ(report.blocks.size(), 4u);
@@ -101,6 +110,8 @@ TEST(RestoreReport, BothSidesMeetBehindTheLastBlockThatWasComputed) {
   add(BlockFate::kReloadFailed, 90);
   add(BlockFate::kReloaded, 70);
   report.blocks.push_back({.fate = BlockFate::kKept});
+  add(BlockFate::kRecomputed, 100);
+  report.blocks.back().is_new = true;
   const std::optional<MeetingPoint> meeting = MeetingPointOf(report);
   ASSERT_TRUE(meeting);
   EXPECT_EQ(meeting->position, 4 * 16);
@@ -111,8 +122,29 @@ TEST(RestoreReport, BothSidesMeetBehindTheLastBlockThatWasComputed) {
 TEST(RestoreReport, SaysThatNothingIsMissingWhateverThePlanIsCalled) {
   const RestorePlan plan{.execution = Execution::kLoadAll, .verdicts = {Verdict::kKeep}};
   const RestoreReport report =
-      ReportOf(plan, std::vector{Origin::kResident}, std::vector{Tier::kDevice}, 16);
+      ReportOf(plan, std::vector{Origin::kResident}, std::vector{Tier::kDevice}, 16, 16);
   EXPECT_EQ(report.execution, Execution::kNone);
+}
+
+// A planner takes absent blocks at the end for new tokens, or new ones for absent blocks.
+TEST(RestoreReport, TellsLostBlocksFromNewOnesWhateverThePlanIsCalled) {
+  const std::vector<Origin> origins = {Origin::kResident, Origin::kAbsent, Origin::kAbsent};
+  const std::vector<Tier> tiers = {Tier::kDevice, Tier::kAbsent, Tier::kAbsent};
+  for (const Execution planned : {Execution::kNone, Execution::kRecomputeAll}) {
+    const RestorePlan plan{.execution = planned,
+                           .verdicts = {Verdict::kKeep, Verdict::kRecompute, Verdict::kRecompute},
+                           .no_wave = NoWave::kNothingToLoad};
+    for (const size_t computed_count : {16u, 31u, 32u, 47u, 48u}) {
+      const RestoreReport report = ReportOf(plan, origins, tiers, 16, computed_count);
+      const bool is_restore = computed_count >= 32;  // of a whole block
+      EXPECT_EQ(report.execution, is_restore ? Execution::kRecomputeAll : Execution::kNone);
+      EXPECT_EQ(report.no_wave, is_restore ? NoWave::kNothingToLoad : NoWave::kNone);
+      EXPECT_FALSE(report.blocks[0].is_new);
+      EXPECT_EQ(report.blocks[1].is_new, !is_restore);
+      EXPECT_EQ(report.blocks[2].is_new, computed_count < 48);
+      EXPECT_EQ(report.computed_count, computed_count);
+    }
+  }
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ TEST(RestorePlanTest, NamesAreReadBack) {
   EXPECT_EQ(ParseExecution("wave"), Execution::kWave);
   EXPECT_EQ(NameOf(Verdict::kRecompute), "recompute");
   EXPECT_EQ(NameOf(NoWave::kShared), "shared");
+  EXPECT_EQ(NameOf(NoWave::kNothingToLoad), "nothing_to_load");
   EXPECT_FALSE(ParseRestorePolicy("Cairn").has_value());
   EXPECT_FALSE(ParseRestorePolicy("").has_value());
   EXPECT_FALSE(ParseExecution("cake").has_value());

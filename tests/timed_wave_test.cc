@@ -179,6 +179,22 @@ TEST(TimedWave, OfThePolicyIsMadeOrItIsSaidWhyNot) {
   EXPECT_EQ(cairn.LastOf("disk").no_wave, NoWave::kNone);  // which nobody wanted
 }
 
+// What was lost is computed with the new tokens, as if it were new; but it came back.
+TEST(TimedWave, OfWhatHasNoCopyIsComputingItAgain) {
+  for (const RestorePolicy policy : {RestorePolicy::kCairn, RestorePolicy::kWave}) {
+    TimedWorld world(Options(true, policy));
+    world.Prepare("back", 5, 32);
+    world.engine.SuspendTo("back", Tier::kAbsent);
+    const int64_t recomputed_before = world.engine.core().GetStats()->blocks_recomputed;
+    world.Return("back", 64);
+    const RestoreReport report = world.LastOf("back");
+    EXPECT_EQ(report.execution, Execution::kRecomputeAll);
+    EXPECT_EQ(report.no_wave,
+              policy == RestorePolicy::kWave ? NoWave::kNothingToLoad : NoWave::kNone);
+    EXPECT_EQ(world.engine.core().GetStats()->blocks_recomputed, recomputed_before + 32);
+  }
+}
+
 // A stream that comes while copies are on their way makes a Front of it.
 TEST(TimedWave, BecomesFrontWhenAStreamComes) {
   TimedWorld world(true);

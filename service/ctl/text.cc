@@ -137,7 +137,7 @@ std::string MeetingText(const v1::RestoreReport& report) {
   double computed_s = -1, loaded_s = -1;
   int64_t position = 0;
   for (const v1::BlockDecision& block : report.blocks()) {
-    if (!block.has_actual_time()) continue;
+    if (!block.has_actual_time() || IsNew(report, block)) continue;
     const bool is_loaded = block.verdict() == v1::BlockDecision::VERDICT_RELOAD;
     double& side_s = is_loaded ? loaded_s : computed_s;
     side_s = std::max(side_s, Seconds(block.actual_time()));
