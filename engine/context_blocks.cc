@@ -24,19 +24,20 @@ std::vector<uint32_t> LoadsOf(const RestorePlan& plan) {
 ContextBlocks::ContextBlocks(BlockStore& store, const BlockKey& root, uint32_t priority)
     : store_(store), root_(root), priority_(priority), block_tokens_(store.layout().block_tokens) {}
 
-Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(BlockStore& store,
-                                                              const BlockKey& root,
-                                                              std::span<const uint32_t> tokens,
-                                                              uint32_t priority, Stream& stream,
-                                                              const Planner& planner) {
+Result<std::unique_ptr<ContextBlocks>> ContextBlocks::Acquire(
+    BlockStore& store, const BlockKey& root, std::span<const uint32_t> tokens, uint32_t priority,
+    Stream& stream, const Planner& planner, Clock::Monotonic::duration waited) {
   std::unique_ptr<ContextBlocks> context(new ContextBlocks(store, root, priority));
   const uint32_t block_tokens = context->block_tokens_;
   const uint32_t block_count = BlocksFor(tokens.size(), block_tokens);
   // Asked first, because a context that waits is tried again in every step: only the try that
   // succeeds is a use of what it finds.
-  const BlockNeed need = store.NeedOf(root, tokens, block_count);
-  if (need.missing > need.lossless && store.AwaitsRoom(need.missing - need.lossless)) {
-    return Unavailable("the context waits for blocks to be written further down");
+  BlockNeed need = store.NeedOf(root, tokens, block_count);
+  if (need.missing > need.lossless) {
+    if (store.AwaitsRoom(need.missing - need.lossless, waited)) {
+      return Unavailable("the context waits for blocks to be written further down");
+    }
+    need = store.NeedOf(root, tokens, block_count);  // what was on its way may have been given up
   }
   if (need.missing > need.available) {
     return ResourceExhausted("the context needs " + std::to_string(need.missing) +

@@ -57,11 +57,12 @@ class ContextBlocks {
   // Takes everything that `tokens` need at once: blocks that are there, slots for those that the
   // plan loads, copies of the beginnings of blocks, and fresh ones for the rest and for the next
   // position. Nothing taken, and kResourceExhausted when the pool is short; kUnavailable when it is
-  // worth waiting for blocks that are on their way out of it.
+  // worth waiting for blocks that are on their way out of it, as it has `waited` for already.
   static Result<std::unique_ptr<ContextBlocks>> Acquire(BlockStore& store, const BlockKey& root,
                                                         std::span<const uint32_t> tokens,
                                                         uint32_t priority, Stream& stream,
-                                                        const Planner& planner);
+                                                        const Planner& planner,
+                                                        Clock::Monotonic::duration waited = {});
 
   // Blocks that `token_count` tokens and the next position take, resident or not.
   static uint32_t BlocksFor(size_t token_count, uint32_t block_tokens) {

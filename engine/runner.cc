@@ -204,9 +204,10 @@ bool Runner::TryAdmit(Sequence& sequence) {
     return true;
   }
   while (true) {
-    auto blocks = ContextBlocks::Acquire(store_, sequence.root, sequence.tokens,
-                                         static_cast<uint32_t>(sequence.priority),
-                                         model_.compute_stream(), FirstPlannerFor(sequence));
+    auto blocks = ContextBlocks::Acquire(
+        store_, sequence.root, sequence.tokens, static_cast<uint32_t>(sequence.priority),
+        model_.compute_stream(), FirstPlannerFor(sequence),
+        clock_.Now() - sequence.awaits_room_since.value_or(clock_.Now()));
     if (blocks.ok()) {
       sequence.blocks = *std::move(blocks);
       OnAdmitted(sequence);
@@ -214,6 +215,7 @@ bool Runner::TryAdmit(Sequence& sequence) {
     }
     sequence.restore.reset();
     const bool room_comes = blocks.status().code() == Code::kUnavailable;
+    if (room_comes && !sequence.awaits_room_since) sequence.awaits_room_since = clock_.Now();
     if (room_comes || !MakeWayFor(sequence)) return false;
   }
 }
@@ -242,6 +244,7 @@ bool Runner::MakeWayFor(const Sequence& sequence) {
 void Runner::OnAdmitted(Sequence& sequence) {
   sequence.phase = sequence.blocks->is_loading() ? Phase::kRestoring : Phase::kRunning;
   sequence.passed_over_count = 0;
+  sequence.awaits_room_since.reset();
   sequence.admitted = sequence.planned = sequence.arrived_since = clock_.Now();
   sequence.arrived = 0;
   if (!sequence.session_id.empty()) pins_.erase(sequence.session_id);

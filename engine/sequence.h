@@ -60,6 +60,7 @@ struct Sequence {
   bool paused = false;  // its sink is full
   Clock::Monotonic paused_since;
   uint32_t passed_over_count = 0;  // how often a later one was admitted before it
+  std::optional<Clock::Monotonic> awaits_room_since;  // blocks that make room for it, in kWaiting
 
   Usage usage;
   bool admitted_before = false;

@@ -195,8 +195,9 @@ class BlockStore {
   BlockNeed NeedOf(const BlockKey& root, std::span<const uint32_t> tokens, uint32_t block_count);
 
   // Whether `count` slots are worth waiting for, because moves that are under way, or were begun
-  // now, will free them without a loss.
-  bool AwaitsRoom(uint32_t count);
+  // now, will free them without a loss. Who has `waited` for much longer than it takes to compute
+  // again what would be lost waits no more: then moves that have not begun are given up.
+  bool AwaitsRoom(uint32_t count, Clock::Monotonic::duration waited);
 
   // Copy-on-write for forks, rewinds into a block and parked tails: among the sealed blocks, full
   // or parked, that follow `parent` and are resident, takes the one with the longest common prefix
@@ -436,7 +437,9 @@ class BlockStore {
   bool BeginSpill(BlockId id, const DepartureRef& departure);
   bool BeginDemotion(BlockId id, const DepartureRef& departure);
   bool BeginCopyBelow(BlockId id);
-  uint32_t LeavingCount() const;
+  std::vector<BlockId> MakingRoom() const;
+  double PriceOfLoss(uint32_t count) const;
+  void KeepFromLeaving(uint32_t count);
   bool Leave(BlockId id, const DepartureRef& departure);
   bool LeaveForHost(BlockId id, const DepartureRef& departure);
   bool LeaveForDisk(BlockId id, const DepartureRef& departure);

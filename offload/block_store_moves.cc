@@ -1,5 +1,6 @@
 // Moves of blocks between the tiers: how they begin, and what becomes of them.
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -9,6 +10,14 @@
 #include "offload/block_store.h"
 
 namespace cairn {
+namespace {
+
+// How long room is waited for, over what computing again what would be lost takes; and seconds at
+// least, since a disk takes a breath now and then.
+constexpr double kRoomPatience = 8;
+constexpr double kRoomWaitMin = 1;
+
+}  // namespace
 
 bool BlockStore::CanLoad(const BlockMeta& meta) const {
   if (meta.load.valid() || IsResident(meta)) return false;
@@ -122,10 +131,15 @@ bool BlockStore::BeginSpill(BlockId id, const DepartureRef& departure) {
   return true;
 }
 
-bool BlockStore::AwaitsRoom(uint32_t count) {
+bool BlockStore::AwaitsRoom(uint32_t count, Clock::Monotonic::duration waited) {
   const bool may_spill = disk_ && disk_->is_answering();
   if (!may_spill && !can_demote()) return false;
-  uint32_t leaving = LeavingCount();
+  const double waited_s = std::chrono::duration<double>(waited).count();
+  if (waited_s > std::max(kRoomWaitMin, kRoomPatience * PriceOfLoss(count))) {
+    KeepFromLeaving(count);
+    return false;
+  }
+  auto leaving = static_cast<uint32_t>(MakingRoom().size());
   if (leaving < count) {
     for (const BlockId id : RankIdle(count - leaving, Idle::kDirty)) {
       leaving += BeginCopyBelow(id);
@@ -138,15 +152,39 @@ bool BlockStore::AwaitsRoom(uint32_t count) {
 }
 
 // Idle blocks that will be clean once a move is over.
-uint32_t BlockStore::LeavingCount() const {
-  uint32_t count = 0;
+std::vector<BlockId> BlockStore::MakingRoom() const {
+  std::vector<BlockId> leaving;
   for (const auto* moves : {&moves_, &copies_}) {
     for (const auto& [id, move] : *moves) {
       const std::optional<BlockMeta>& meta = blocks_[move.block.value()];
-      count += !move.is_stuck && meta && meta->store == id && StandingOf(*meta) == Standing::kBusy;
+      if (!move.is_stuck && meta && meta->store == id && StandingOf(*meta) == Standing::kBusy) {
+        leaving.push_back(move.block);
+      }
     }
   }
-  return count;
+  return leaving;
+}
+
+// Computing `count` blocks again that are like those that leave.
+double BlockStore::PriceOfLoss(uint32_t count) const {
+  const BlockPrices prices = PricesNow();
+  const std::vector<BlockId> leaving = MakingRoom();
+  if (leaving.empty()) return count * prices.Recompute(0);
+  double seconds = 0;
+  for (const BlockId id : leaving) seconds += prices.Recompute(At(id).first_position);
+  return seconds * count / static_cast<double>(leaving.size());
+}
+
+// What a client has asked to leave does leave.
+void BlockStore::KeepFromLeaving(uint32_t count) {
+  for (const BlockId id : MakingRoom()) {
+    if (count == 0) return;
+    const MoveId store = At(id).store;
+    const auto& moves = copies_.contains(store) ? copies_ : moves_;
+    if (moves.at(store).departure != nullptr) continue;
+    CancelStore(id);
+    count -= !At(id).store.valid();
+  }
 }
 
 // Makes a copy of an idle block in the next tier that has room.

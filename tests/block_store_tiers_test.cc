@@ -250,7 +250,7 @@ class History {
     const BlockNeed need = store_->NeedOf(root_, run.tokens, block_count);
     ASSERT_LE(need.lossless, need.available);
     if (need.missing > need.lossless && need.missing <= need.available && rng_.Chance(0.8) &&
-        store_->AwaitsRoom(need.missing - need.lossless)) {
+        store_->AwaitsRoom(need.missing - need.lossless, std::chrono::hours(rng_.Below(2)))) {
       return;
     }
     if (need.missing > need.available) return;

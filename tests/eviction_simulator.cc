@@ -108,11 +108,12 @@ class Simulation {
   // Everything before the first new token.
   void Restore(const Tokens& tokens, uint32_t old_count) {
     const auto block_count = static_cast<uint32_t>(tokens.size() / kBlockTokens + 1);
+    const Clock::Monotonic asked = clock_.Now();
     while (true) {  // as ContextBlocks::Acquire
       const BlockNeed need = store_->NeedOf(root_, tokens, block_count);
-      const bool waits =
-          need.missing > need.available ||
-          (need.missing > need.lossless && store_->AwaitsRoom(need.missing - need.lossless));
+      const bool waits = need.missing > need.available ||
+                         (need.missing > need.lossless &&
+                          store_->AwaitsRoom(need.missing - need.lossless, clock_.Now() - asked));
       if (!waits) break;
       AdvanceTo(clock_.Now() + Nanoseconds(machine_.disk_write_s));
     }

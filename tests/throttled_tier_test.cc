@@ -118,5 +118,24 @@ TEST(ThrottledTier, IsNoticedWithinEightTransfersAndSoIsItsRecovery) {
   EXPECT_LE(server.ComeBack(), 1.02 * fast_s) << "it is used again, as before";
 }
 
+// Copies to the host's pool are held to a limit, at which they take longer than computing the
+// blocks again: who wants their room does not wait for longer than that takes.
+TEST(SlowHostPool, NobodyWaitsLongerForRoomThanComputingWhatWouldBeLostTakes) {
+  TimedEngineOptions options{.knows_costs = true, .device_blocks = 30, .host_blocks = 100};
+  options.pass = {.pass_s = 0.0001, .token_s = 0.001};
+  options.copy_time = std::chrono::seconds(1);
+  options.is_paced = true;
+  TimedEngine engine(options);
+  for (int i = 0; i < 3; ++i) {
+    const std::string id = "s" + std::to_string(i);
+    engine.Create(id, RandomTokens(static_cast<uint64_t>(i), 25 * 16));
+    const auto sink = engine.Start(id, {}, 1);
+    engine.RunUntil([&] { return sink->end.has_value(); });
+    ASSERT_TRUE(sink->end->status.ok()) << sink->end->status.ToString();
+    // 25 blocks of 16 ms; eight times that for those that make room, and a copy that had begun.
+    EXPECT_LT(sink->first_token_s(), 9 * 25 * 0.016 + 1.1) << id;
+  }
+}
+
 }  // namespace
 }  // namespace cairn
