@@ -100,8 +100,9 @@ RestoreTimes::WavePasses RestoreTimes::WavePassesOf(const RecomputeCounts& count
   const double first_position_s =
       problem_.pass.PositionSeconds(most, PositionSumOfFirst(counts, most));
   const double full_s = problem_.pass.FixedSeconds(most);
-  const auto full_passes = static_cast<double>(tokens / most - 1);
-  const double others_s = full_passes * full_s + problem_.pass.FixedSeconds(tokens % most);
+  const uint64_t full_passes = tokens / most - 1;
+  const double others_s =
+      static_cast<double>(full_passes) * full_s + problem_.pass.FixedSeconds(tokens % most);
   return {full_s + first_position_s, others_s + std::max(0.0, position_s - first_position_s)};
 }
 
