@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <iostream>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "engine/utf8.h"
@@ -20,6 +22,7 @@ namespace {
 
 constexpr int kReconnectAttemptsMax = 10;
 constexpr std::chrono::seconds kReconnectWait(1);
+constexpr std::chrono::milliseconds kNoticeWait{200};  // for a server to see a stream cut
 constexpr int64_t kShownTokens = 120;
 
 constexpr char kHelp[] =
@@ -249,15 +252,23 @@ grpc::Status Chat::Append(const std::string& line, int64_t before, int64_t& afte
 }
 
 grpc::Status Chat::Decode(Stream& stream) {
+  bool was_lost = false;
   for (int attempt = 0;; ++attempt) {
     const int64_t position = stream.next_position;
     grpc::Status status = DecodeOnce(stream);
-    if (stream.finished || !IsLostConnection(status) || interrupted_) return status;
+    const bool is_lost = IsLostConnection(status);
+    // The server may notice later than this client that the stream before this one is cut.
+    const bool is_early = was_lost && status.error_code() == grpc::StatusCode::ABORTED;
+    if (stream.finished || interrupted_ || (!is_lost && !is_early)) return status;
     if (stream.next_position > position) attempt = 0;
-    if (stream.token_count > 0) std::printf("\n");
-    Note("Connection lost; asking again from position " + std::to_string(stream.next_position) +
-         ".");
+    if (is_lost) {
+      was_lost = true;
+      if (stream.token_count > 0) std::printf("\n");
+      Note("Connection lost; asking again from position " + std::to_string(stream.next_position) +
+           ".");
+    }
     if (!WaitForServer(attempt)) return status;
+    if (is_early) std::this_thread::sleep_for(kNoticeWait);
   }
 }
 
