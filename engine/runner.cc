@@ -203,11 +203,12 @@ bool Runner::TryAdmit(Sequence& sequence) {
                                           : " (--device-memory)"))});
     return true;
   }
+  const Clock::Monotonic now = clock_.Now();
   while (true) {
-    auto blocks = ContextBlocks::Acquire(
-        store_, sequence.root, sequence.tokens, static_cast<uint32_t>(sequence.priority),
-        model_.compute_stream(), FirstPlannerFor(sequence),
-        clock_.Now() - sequence.awaits_room_since.value_or(clock_.Now()));
+    auto blocks = ContextBlocks::Acquire(store_, sequence.root, sequence.tokens,
+                                         static_cast<uint32_t>(sequence.priority),
+                                         model_.compute_stream(), FirstPlannerFor(sequence),
+                                         now - sequence.awaits_room_since.value_or(now));
     if (blocks.ok()) {
       sequence.blocks = *std::move(blocks);
       OnAdmitted(sequence);
@@ -215,7 +216,7 @@ bool Runner::TryAdmit(Sequence& sequence) {
     }
     sequence.restore.reset();
     const bool room_comes = blocks.status().code() == Code::kUnavailable;
-    if (room_comes && !sequence.awaits_room_since) sequence.awaits_room_since = clock_.Now();
+    if (room_comes && !sequence.awaits_room_since) sequence.awaits_room_since = now;
     if (room_comes || !MakeWayFor(sequence)) return false;
   }
 }

@@ -438,8 +438,8 @@ class BlockStore {
   bool BeginDemotion(BlockId id, const DepartureRef& departure);
   bool BeginCopyBelow(BlockId id);
   std::vector<BlockId> MakingRoom() const;
-  double PriceOfLoss(uint32_t count) const;
-  void KeepFromLeaving(uint32_t count);
+  double PriceOfLoss(std::span<const BlockId> leaving, uint32_t count) const;
+  void KeepFromLeaving(std::span<const BlockId> leaving, uint32_t count);
   bool Leave(BlockId id, const DepartureRef& departure);
   bool LeaveForHost(BlockId id, const DepartureRef& departure);
   bool LeaveForDisk(BlockId id, const DepartureRef& departure);

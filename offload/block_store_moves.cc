@@ -134,12 +134,13 @@ bool BlockStore::BeginSpill(BlockId id, const DepartureRef& departure) {
 bool BlockStore::AwaitsRoom(uint32_t count, Clock::Monotonic::duration waited) {
   const bool may_spill = disk_ && disk_->is_answering();
   if (!may_spill && !can_demote()) return false;
+  const std::vector<BlockId> making_room = MakingRoom();
   const double waited_s = std::chrono::duration<double>(waited).count();
-  if (waited_s > std::max(kRoomWaitMin, kRoomPatience * PriceOfLoss(count))) {
-    KeepFromLeaving(count);
+  if (waited_s > kRoomWaitMin && waited_s > kRoomPatience * PriceOfLoss(making_room, count)) {
+    KeepFromLeaving(making_room, count);
     return false;
   }
-  auto leaving = static_cast<uint32_t>(MakingRoom().size());
+  auto leaving = static_cast<uint32_t>(making_room.size());
   if (leaving < count) {
     for (const BlockId id : RankIdle(count - leaving, Idle::kDirty)) {
       leaving += BeginCopyBelow(id);
@@ -166,9 +167,8 @@ std::vector<BlockId> BlockStore::MakingRoom() const {
 }
 
 // Computing `count` blocks again that are like those that leave.
-double BlockStore::PriceOfLoss(uint32_t count) const {
+double BlockStore::PriceOfLoss(std::span<const BlockId> leaving, uint32_t count) const {
   const BlockPrices prices = PricesNow();
-  const std::vector<BlockId> leaving = MakingRoom();
   if (leaving.empty()) return count * prices.Recompute(0);
   double seconds = 0;
   for (const BlockId id : leaving) seconds += prices.Recompute(At(id).first_position);
@@ -176,8 +176,8 @@ double BlockStore::PriceOfLoss(uint32_t count) const {
 }
 
 // What a client has asked to leave does leave.
-void BlockStore::KeepFromLeaving(uint32_t count) {
-  for (const BlockId id : MakingRoom()) {
+void BlockStore::KeepFromLeaving(std::span<const BlockId> leaving, uint32_t count) {
+  for (const BlockId id : leaving) {
     if (count == 0) return;
     const MoveId store = At(id).store;
     const auto& moves = copies_.contains(store) ? copies_ : moves_;
