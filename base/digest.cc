@@ -27,6 +27,10 @@ Digest DigestOf(std::span<const std::byte> bytes) {
 
 Digest DigestOf(std::string_view text) { return DigestOf(std::as_bytes(std::span(text))); }
 
+std::string LineWithDigest(const std::string& text) {
+  return text + " " + DigestOf(text).ToHex() + "\n";
+}
+
 DigestStream::DigestStream() : state_(XXH3_createState()) {
   CHECK(state_ != nullptr);
   CHECK(XXH3_128bits_reset(State(state_)) == XXH_OK);

@@ -21,6 +21,8 @@ struct Digest {
 
 Digest DigestOf(std::span<const std::byte> bytes);
 Digest DigestOf(std::string_view text);
+// A line of a file that is damaged in one place at a time: the text, a blank, the text's digest.
+std::string LineWithDigest(const std::string& text);
 
 // Digests pieces one after the other; equal to DigestOf their concatenation.
 class DigestStream {

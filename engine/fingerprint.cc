@@ -24,9 +24,6 @@ std::string CacheLine(const FileIdentity& identity, const std::string& hex) {
          std::to_string(identity.size_bytes) + " " + std::to_string(identity.modified_ns) + " " +
          std::to_string(identity.inode) + " " + hex;
 }
-std::string WithChecksum(const std::string& line) {
-  return line + " " + DigestOf(line).ToHex() + "\n";
-}
 
 std::optional<Digest> ParseHex(const std::string& hex) {
   if (hex.size() != 32) return std::nullopt;
@@ -46,7 +43,7 @@ std::optional<Digest> Load(const std::string& path, const FileIdentity& identity
   const std::string before = CacheLine(identity, "");
   if (!text.starts_with(before)) return std::nullopt;
   const std::optional<Digest> digest = ParseHex(text.substr(before.size(), 32));
-  if (!digest || text != WithChecksum(CacheLine(identity, digest->ToHex()))) return std::nullopt;
+  if (!digest || text != LineWithDigest(CacheLine(identity, digest->ToHex()))) return std::nullopt;
   return digest;
 }
 
@@ -85,7 +82,7 @@ Digest CachedFingerprint(const Checkpoint& checkpoint) {
   const std::string path = checkpoint.file().name() + ".fingerprint";
   if (const std::optional<Digest> digest = Load(path, *identity)) return *digest;
   const Digest digest = ComputeFingerprint(checkpoint);
-  ReplaceSmallFile(path, WithChecksum(CacheLine(*identity, digest.ToHex())));
+  ReplaceSmallFile(path, LineWithDigest(CacheLine(*identity, digest.ToHex())));
   return digest;
 }
 

@@ -39,10 +39,7 @@ std::optional<std::string> FromHex(std::string_view hex) {
   return bytes;
 }
 
-std::string Line(char sign, const std::string& key) {
-  const std::string text = sign + ToHex(key);
-  return text + " " + DigestOf(text).ToHex() + "\n";
-}
+std::string Line(char sign, const std::string& key) { return LineWithDigest(sign + ToHex(key)); }
 
 Status Failed(const std::string& path) {
   const std::string why = path + ": " + std::generic_category().message(errno);
@@ -75,7 +72,7 @@ KeyRoster::KeyRoster(std::string path) : path_(std::move(path)) {
     if (end == std::string::npos || end == 0) continue;
     const std::string text = line.substr(0, end);
     const std::optional<std::string> key = FromHex(std::string_view(text).substr(1));
-    if (!key || line.substr(end + 1) != DigestOf(text).ToHex()) continue;
+    if (!key || line + "\n" != LineWithDigest(text)) continue;
     if (text[0] == '+') {
       keys_.insert(*key);
     } else {
