@@ -15,7 +15,6 @@ TEST_P(BatchInvariance, RandomMixesEqualLoneRuns) {
   constexpr int kMixes = 100;
   Rng rng(GetParam() == ComputeMode::kExact ? 2026 : 2027);
   MixShape shape;
-  shape.text = [](Rng& draw, size_t count) { return RandomTokens(draw.Next(), count); };
   MixComparison comparison;
   for (int mix = 0; mix < kMixes; ++mix) {
     SCOPED_TRACE("mix " + std::to_string(mix));

@@ -39,7 +39,8 @@ struct MixShape {
   double cancel_share = 0.15;  // of decodes
   double change_share = 0.2;   // of turns after which the session is suspended, cut, forked: each
   std::vector<Tier> suspended_to = {Tier::kAbsent};
-  std::function<std::vector<uint32_t>(Rng& rng, size_t count)> text;  // token ids of a prompt
+  std::function<std::vector<uint32_t>(Rng& rng, size_t count)> text =  // token ids of a prompt
+      [](Rng& rng, size_t count) { return RandomTokens(rng.Next(), count); };
 };
 
 // An engine that may be restarted: its sessions come back with their tokens, and of their blocks

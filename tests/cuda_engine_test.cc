@@ -52,14 +52,12 @@ TEST_F(CudaEngine, DecodesATinyModelAsTheCpuDoes) {
 
 TEST_F(CudaEngine, RandomMixesEqualLoneRuns) {
   Rng rng(2029);
-  const MixShape shape = {
-      .sessions = 2,
-      .turns = 2,
-      .shared = 20,
-      .prompt = 30,
-      .decode = 6,
-      .suspended_to = {Tier::kHost, Tier::kAbsent},
-      .text = [](Rng& draw, size_t count) { return RandomTokens(draw.Next(), count); }};
+  const MixShape shape = {.sessions = 2,
+                          .turns = 2,
+                          .shared = 20,
+                          .prompt = 30,
+                          .decode = 6,
+                          .suspended_to = {Tier::kHost, Tier::kAbsent}};
   MixComparison comparison;
   for (int mix = 0; mix < kMixes; ++mix) {
     SCOPED_TRACE("mix " + std::to_string(mix));

@@ -24,7 +24,6 @@ TEST_P(Equivalence, RandomHistoriesEqualLoneRuns) {
   shape.turns = 4;
   shape.change_share = 0.4;
   shape.suspended_to = {Tier::kAbsent, Tier::kHost, Tier::kHost, Tier::kDisk, Tier::kDisk};
-  shape.text = [](Rng& draw, size_t count) { return RandomTokens(draw.Next(), count); };
   MixComparison comparison;
   for (int i = 0; i < kHistoriesPerShard; ++i) {
     const int history = GetParam() * kHistoriesPerShard + i;

@@ -47,7 +47,6 @@ TEST(FarDevice, RefusesOperandsInTheHostsMemory) {
 TEST(FarDevice, RandomMixesEqualLoneRunsOnTheCpu) {
   Rng rng(2028);
   MixShape shape;
-  shape.text = [](Rng& draw, size_t count) { return RandomTokens(draw.Next(), count); };
   shape.turns = 4;
   shape.change_share = 0.5;
   shape.suspended_to = {Tier::kHost, Tier::kHost, Tier::kHost, Tier::kAbsent};

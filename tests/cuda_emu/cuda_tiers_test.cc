@@ -136,8 +136,7 @@ TEST_F(CudaTiers, RandomHistoriesEqualLoneRuns) {
       .prompt = 40,
       .decode = 3,
       .change_share = 0.4,
-      .suspended_to = {Tier::kAbsent, Tier::kHost, Tier::kHost, Tier::kDisk, Tier::kDisk},
-      .text = [](Rng& draw, size_t count) { return RandomTokens(draw.Next(), count); }};
+      .suspended_to = {Tier::kAbsent, Tier::kHost, Tier::kHost, Tier::kDisk, Tier::kDisk}};
   MixComparison comparison;
   int64_t fault_count = 0;
   int64_t batch_count = 0;
