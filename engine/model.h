@@ -20,10 +20,10 @@
 
 namespace cairn {
 
-// Rows at consecutive positions of one sequence.
 // By layer, the event that says that what is copied there has come. May block until there is one.
 using LayerArrivals = std::function<EventRef(uint32_t layer)>;
 
+// Rows at consecutive positions of one sequence.
 struct BatchSegment {
   std::span<const uint32_t> tokens;  // the ids, one a row; at least one
   uint32_t first_position = 0;

@@ -15,8 +15,7 @@
 //   kCut        one cut behind cut_share of the context, whatever it costs: to find the best cut by
 //               trying them. Loads go forward. Executed as Front.
 //   kWave       the Wave of least predicted time, whatever the others take. Where there is none,
-//   the
-//               plan of kCairn, which says why (RestorePlan::no_wave).
+//               the plan of kCairn, which says why (RestorePlan::no_wave).
 // Time grows with the number of sources and of runs; 8,192 blocks in 4 tiers take tens of
 // microseconds. A scratch and a plan that are used again allocate nothing.
 #pragma once
