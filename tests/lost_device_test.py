@@ -27,7 +27,8 @@ from python_client_test import generate_stubs
 from server_process import Server
 
 SESSIONS = ["a", "b", "c"]
-DECODED = 80  # tokens of a session, over all of its lives
+ENDLESS = 3000  # tokens: more than a stream gets before the device is lost, however busy the machine
+LAST = 20  # tokens of each session when nothing fails any more
 FLAGS = ["--backend", "cuda", "--threads", "1", "--device-memory", "1MiB", "--host-memory", "1MiB", "--disk-memory",
          "64MiB", "--restore-policy", "load_all", "--stream-interval", "0"]
 # Calls that meet the loss, and what they say.
@@ -55,7 +56,7 @@ class Health(threading.Thread):
 
 
 class Stream(threading.Thread):
-    """Decodes until a session holds so many tokens, or the stream fails."""
+    """Decodes so many tokens, or until it fails."""
 
     def __init__(self, service, pb, common, session, count):
         super().__init__()
@@ -95,11 +96,8 @@ class Sessions:
                 session_id=session, content=self.common.Content(tokens=self.common.TokenIds(ids=tokens))))
             self.tokens[session] = list(tokens)
 
-    def left(self, session):
-        return len(self.prompts[session]) + DECODED - len(self.tokens[session])
-
-    def decode(self, session, count=None):
-        return Stream(self.service, self.pb, self.common, session, count or self.left(session))
+    def decode(self, session, count):
+        return Stream(self.service, self.pb, self.common, session, count)
 
     def decode_well(self, session, count):
         stream = self.decode(session, count)
@@ -120,9 +118,9 @@ class Sessions:
                 found.extend(message.token_ids)
             assert found == tokens, f"{session}: {len(found)} tokens, not {len(tokens)} that were told"
 
-    def finish(self):
-        """Decodes what is left; of how many tokens blocks came from the disk."""
-        streams = [self.decode(session) for session in SESSIONS]
+    def finish(self, lengths):
+        """Decodes until the sessions are so long; of how many tokens blocks came from the disk."""
+        streams = [self.decode(session, lengths[session] - len(self.tokens[session])) for session in SESSIONS]
         for stream in streams:
             self.keep(stream)
             assert stream.error is None, stream.error
@@ -137,12 +135,15 @@ class Machine:
         shutil.copy(plugin, folder / "libcairn_cuda.so")
         os.symlink("libcairn_cuda.so", folder / "libcuda.so.1")
         os.environ["LD_LIBRARY_PATH"] = str(folder)
-        self.faults = folder / "faults"
+        self.faults, self.taken = folder / "faults", folder / "faults_taken"
         os.mkfifo(self.faults)
 
-    def lose(self, *losses):
+    def lose(self, server, *losses):
         """The device is lost at the first of these calls: (function, number from now, error)."""
+        self.taken.unlink(missing_ok=True)
         self.faults.write_text("".join(f"{function} {number} {NUMBERS[error]}\n" for function, number, error in losses))
+        while not self.taken.exists() and server.process.poll() is None:
+            time.sleep(0.002)
 
 
 def log_of(server):
@@ -174,17 +175,17 @@ def expect_lost(error, name):
 def lose_while_decoding(machine, server, sessions, loss, rng):
     """Three streams in the midst of their tokens; they end behind the last one that is in the session."""
     health = [Health(sessions.channel, service) for service in ("", "liveness", "cairn.v1.SessionService")]
-    streams = [sessions.decode(session) for session in SESSIONS]
+    streams = [sessions.decode(session, ENDLESS) for session in SESSIONS]
     wanted = rng.randrange(1, 5)
     while not all(len(stream.tokens) >= wanted for stream in streams):
         assert all(stream.is_alive() for stream in streams), [stream.error for stream in streams]
         time.sleep(0.002)
     function, error = loss
-    machine.lose((function, rng.randrange(1, 6), error))
+    machine.lose(server, (function, rng.randrange(1, 6), error))
     for stream in streams:
         sessions.keep(stream)
         expect_lost(stream.error, error)
-    late = sessions.decode("a")
+    late = sessions.decode("a", 1)
     late.join()
     assert not late.tokens and late.error.code() == grpc.StatusCode.UNAVAILABLE, late.error
     for watch in health:
@@ -197,7 +198,7 @@ def lose_while_copying(machine, server, sessions):
     """Nobody decodes; the blocks of a session are on their way to the disk."""
     sessions.decode_well("b", 3)
     error = "cudaErrorECCUncorrectable"
-    machine.lose(*[(copy, 1, error) for copy in ("cudaMemcpyAsync", "cudaMemcpyBatchAsync", "cudaLaunchKernel")])
+    machine.lose(server, *[(copy, 1, error) for copy in ("cudaMemcpyAsync", "cudaMemcpyBatchAsync", "cudaLaunchKernel")])
     with contextlib.suppress(grpc.RpcError):
         sessions.suspend("b", sessions.common.TIER_DISK)
     expect_exit(server, error)
@@ -215,23 +216,17 @@ def main():
         scratch = pathlib.Path(name)
         stubs = generate_stubs(options.proto_folder, scratch)
         model = str(scratch / "tiny.gguf")
-        subprocess.run([options.tiny_model_tool, model, "layers=1", "width=32", "heads=2", "kv_heads=1"], check=True)
+        subprocess.run([options.tiny_model_tool, model, "layers=1", "width=32", "heads=2", "kv_heads=1",
+                        "context_length=65536"], check=True)
         machine = Machine(options.cairnd, options.plugin, scratch)
         prompts = {session: [rng.randrange(3, 259) for _ in range(rng.randrange(20, 100))] for session in SESSIONS}
-
-        sound = Sessions(stubs, prompts)
-        with Server(machine.cairnd, model, *FLAGS, "--disk-dir", scratch / "sound") as server, sound.at(server):
-            assert "backend  cuda: asked for" in server.summary, server.summary
-            sound.create()
-            sound.finish()
-            assert server.stop() == 0
-            check_log(log_of(server))
 
         sessions = Sessions(stubs, prompts)
         flags = [*FLAGS, "--disk-dir", scratch / "data"]
         for number, loss in enumerate([*LOSSES, None]):
             with Server(machine.cairnd, model, *flags) as server, sessions.at(server):
                 try:
+                    assert "backend  cuda: asked for" in server.summary, server.summary
                     if number == 0:
                         sessions.create()
                         sessions.decode_well("c", 1)
@@ -246,10 +241,18 @@ def main():
                     raise
         with Server(machine.cairnd, model, *flags) as server, sessions.at(server):
             sessions.check()
-            disk_tokens = sessions.finish()
-            assert sessions.tokens == sound.tokens and disk_tokens > 0, disk_tokens
+            lengths = {session: len(tokens) + LAST for session, tokens in sessions.tokens.items()}
+            disk_tokens = sessions.finish(lengths)
             assert server.stop() == 0
             check_log(log_of(server))
+
+        sound = Sessions(stubs, prompts)
+        with Server(machine.cairnd, model, *FLAGS, "--disk-dir", scratch / "sound") as server, sound.at(server):
+            sound.create()
+            sound.finish(lengths)
+            assert server.stop() == 0
+            check_log(log_of(server))
+        assert sessions.tokens == sound.tokens and disk_tokens > 0, disk_tokens
     told = sum(len(tokens) for tokens in sessions.tokens.values())
     print(f"{len(LOSSES) + 1} devices lost; {told} tokens in {len(SESSIONS)} sessions, {disk_tokens} from the disk at last")
 
