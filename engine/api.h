@@ -195,7 +195,7 @@ struct AppendResult {
 
 struct DecodeRequest {
   std::string id;
-  Content content;
+  Content content;  // the session has it from the first update on, or from an end that is ok
   std::optional<int64_t> expected_token_count;
   std::optional<int64_t> start_position;
   uint32_t max_tokens = 0;  // from start_position; 0: the configured default

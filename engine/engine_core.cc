@@ -75,8 +75,10 @@ SessionInfo EngineCore::InfoOf(const Session& session) const {
     return info;
   }
   // What it computes is not shared block by block yet, so its own count is the better one.
-  const uint32_t missing = sequence->blocks->missing_count(sequence->tokens.size());
-  info.residency.absent_tokens = std::min<int64_t>(missing, session.token_count());
+  for (const PositionRange& run :
+       sequence->blocks->AllMissingRuns(session.tokens.size(), UINT32_MAX)) {
+    info.residency.absent_tokens += run.count;
+  }
   info.residency.host_tokens = std::min<int64_t>(
       sequence->blocks->host_token_count(), session.token_count() - info.residency.absent_tokens);
   info.residency.device_tokens =
@@ -405,12 +407,18 @@ Status EngineCore::StartDecode(const StreamStart& start, const DecodeRequest& re
     return InvalidField("start_position", "must be in 0.." + std::to_string(count) + ", is " +
                                               std::to_string(start_position));
   }
-  RETURN_IF_ERROR(sessions_.Append(request.id, added, request.expected_token_count).status());
+  RETURN_IF_ERROR(sessions_.CheckAppend(request.id, added.size(), request.expected_token_count));
+  CHECK(sessions_.Touch(request.id).ok());
 
+  std::vector<uint32_t> tokens;
+  tokens.reserve(static_cast<size_t>(count));
+  tokens.insert(tokens.end(), session->tokens.begin(), session->tokens.end());
+  tokens.insert(tokens.end(), added.begin(), added.end());
   const SamplingParams sampling = Overlay(session->settings.sampling, request.sampling);
   auto sequence =
-      NewSequence(start, session->tokens, sampling, sampling.seed.value_or(session->seed));
+      NewSequence(start, std::move(tokens), sampling, sampling.seed.value_or(session->seed));
   sequence->session_id = request.id;
+  sequence->content_count = added.size();
   sequence->priority = session->settings.priority;
   sequence->root = RootFor(session->cache_salt);
   sequence->computed_before = static_cast<size_t>(session->computed_token_count);

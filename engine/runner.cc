@@ -128,6 +128,9 @@ bool Runner::ReplaySome() {
 }
 
 void Runner::Replay(Sequence& sequence) {
+  if (const Status added = AddToSession(sequence, 0); !added.ok()) {
+    return End(sequence, {.status = added});
+  }
   const size_t count = std::min(kReplayChunk, sequence.replay_end - sequence.replay_next);
   StreamUpdate update{.position = static_cast<int64_t>(sequence.replay_next)};
   for (size_t i = 0; i < count; ++i) {
@@ -292,6 +295,10 @@ void Runner::PinIfWanted(const Sequence& sequence) {
 
 // The sequence is gone when this returns; its sink hears of it in Deliver.
 void Runner::End(Sequence& sequence, StreamEnd end) {
+  if (end.status.ok()) {
+    const Status added = AddToSession(sequence, 0);
+    if (!added.ok()) end = {.status = added};
+  }
   if (sequence.is_admitted()) {
     if (!sequence.session_id.empty()) PinIfWanted(sequence);
     LeaveBlocks(sequence);

@@ -158,6 +158,7 @@ class Runner {
                      std::chrono::nanoseconds step_time);
   void CommitToken(Sequence& sequence, const RowLogits& logits);
   bool Release(Sequence& sequence, Released released);
+  Status AddToSession(Sequence& sequence, size_t released_count);
   void MakeRoom(Sequence& sequence);
   void Preempt(Sequence& sequence);
   void LeaveBlocks(Sequence& sequence);

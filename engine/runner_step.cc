@@ -275,13 +275,10 @@ void Runner::CommitToken(Sequence& sequence, const RowLogits& logits) {
 // could not take it: the sequence has then ended.
 bool Runner::Release(Sequence& sequence, Released released) {
   if (released.token_ids.empty() && released.text.empty()) return true;
-  if (!sequence.session_id.empty() && !released.token_ids.empty()) {
-    const Result<int64_t> count =
-        sessions_.Append(sequence.session_id, released.token_ids, std::nullopt);
-    if (!count.ok()) {  // the tokens of all sessions have reached their bound, or it has expired
-      End(sequence, {.status = count.status()});
-      return false;
-    }
+  const Status added = AddToSession(sequence, released.token_ids.size());
+  if (!added.ok()) {  // the tokens of all sessions have reached their bound, or it has expired
+    End(sequence, {.status = added});
+    return false;
   }
   const int64_t position = static_cast<int64_t>(sequence.released_count);
   sequence.released_count += released.token_ids.size();
@@ -293,6 +290,18 @@ bool Runner::Release(Sequence& sequence, Released released) {
                                       .logprobs = std::move(released.logprobs)},
                          std::nullopt});
   return true;
+}
+
+// The session gets the next `released_count` tokens, and before the first of them the content, as
+// one change: a stream that fails before it has said anything leaves the session as it was.
+Status Runner::AddToSession(Sequence& sequence, size_t released_count) {
+  const size_t count = sequence.content_count + released_count;
+  if (sequence.session_id.empty() || count == 0) return Status();
+  const size_t begin = sequence.released_count - sequence.content_count;
+  const auto added = std::span(sequence.tokens).subspan(begin, count);
+  RETURN_IF_ERROR(sessions_.Append(sequence.session_id, added, std::nullopt).status());
+  sequence.content_count = 0;
+  return Status();
 }
 
 // A block for the token that was just sampled, if it begins one.

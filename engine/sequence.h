@@ -42,7 +42,8 @@ struct Sequence {
   Phase phase = Phase::kWaiting;
   std::vector<uint32_t> tokens;  // the context: prompt, and what was sampled, released or not
   size_t end_count = 0;          // the stream ends with kLength at so many tokens
-  size_t released_count = 0;     // tokens that the session has; the rest is held back by `output`
+  size_t released_count = 0;     // the prompt, and what was handed out; `output` has the rest
+  size_t content_count = 0;      // of the prompt's last tokens, those that the session lacks yet
   size_t computed_end = 0;       // positions below it were written by this sequence, or before
   size_t computed_before = 0;    // tokens of the session that had been computed before this
   size_t restored_end = 0;       // positions below it come back; set when it is admitted

@@ -107,8 +107,7 @@ class Player {
       request.max_tokens = operation.max_tokens;
       request.sampling = operation.sampling;
       const SequenceId stream = harness().NextId();
-      const int64_t before = count + static_cast<int64_t>(operation.content.size());
-      running_[id] = {harness().StartDecode(request, stream), stream, operation.cancel_at, before};
+      running_[id] = {harness().StartDecode(request, stream), stream, operation.cancel_at, count};
       ready_.erase(id);
     }
   }

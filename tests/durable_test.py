@@ -158,6 +158,38 @@ def check_chat(cairnd, cairnctl, model, scratch):
         assert server.stop() == 0
 
 
+def check_refused_decode(cairnd, sessions, model, scratch):
+    """A Decode that fits nowhere has added nothing, for the next server either; one that fits has, as it told."""
+    flags = ["--threads", "1", "--device-memory", "1MiB", "--host-memory", "0", "--disk-dir", scratch / "refused"]
+    sessions.tokens.clear()
+
+    def decode(content):
+        tokens = []
+        for message in sessions.service.Decode(sessions.pb.DecodeRequest(
+                name="sessions/a", content=sessions.content(content), max_tokens=4,
+                sampling=sessions.common.SamplingParams(ignore_eos=True))):
+            tokens.extend(message.token_ids)
+        return tokens
+
+    with Server(cairnd, model, *flags) as server, sessions.at(server):
+        sessions.create("a", [5, 6, 7])
+        for _ in range(2):
+            try:
+                decode([8] * 8000)
+                raise AssertionError("a context of 8,003 tokens in 1 MiB")
+            except grpc.RpcError as error:
+                assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, error
+            sessions.check()
+        kill(server)
+    with Server(cairnd, model, *flags) as server, sessions.at(server):
+        sessions.check()
+        sessions.tokens["a"] = [5, 6, 7, 8, 9, *decode([8, 9])]
+        kill(server)
+    with Server(cairnd, model, *flags) as server, sessions.at(server):
+        sessions.check()
+        assert server.stop() == 0
+
+
 def fill_until_refused(sessions, code):
     """Appends until the disk has no more; the refusal."""
     for _ in range(5000):
@@ -375,7 +407,9 @@ def main(cairnd, cairnctl, tiny_model_tool, hanging_disk, proto_folder):
         check_hanging_disk(cairnd, sessions, model, hanging_disk, scratch)
         check_damaged_tables(cairnd, sessions, model, scratch)
         check_lost_table(cairnd, sessions, model, scratch)
-        check_many(cairnd, sessions, make_model("long.gguf", "context_length=8192"), scratch)
+        long_model = make_model("long.gguf", "context_length=8192")
+        check_refused_decode(cairnd, sessions, long_model, scratch)
+        check_many(cairnd, sessions, long_model, scratch)
     print("ok")
 
 

@@ -97,6 +97,11 @@ class EngineDurableTest : public testing::Test {
       engine_->AppendContent({.id = id, .content = std::move(tokens)}, std::move(reply));
     });
   }
+  Result<SessionInfo> Truncate(const std::string& id, int64_t token_count) {
+    return Ask<SessionInfo>([&](Reply<SessionInfo> reply) {
+      engine_->TruncateSession({.id = id, .token_count = token_count}, std::move(reply));
+    });
+  }
   Ids Tokens(const std::string& id) {
     const auto range = Ask<TokenRange>(
         [&](Reply<TokenRange> reply) { engine_->ReadTokens(id, 0, 0, std::move(reply)); });
@@ -245,6 +250,48 @@ TEST_F(EngineDurableTest, WhatTheDiskDoesNotTakeIsTakenBack) {
   EXPECT_TRUE(Decode("b", 5)->Wait().status.ok());
   EXPECT_EQ(Stored("a"), (Ids{5, 6, 8}));
   EXPECT_EQ(Stored("b"), Tokens("b"));
+}
+
+// A Decode's content and its first token are one change: a crash or a failure before it leaves the
+// session as it was, so that asking again is right.
+TEST_F(EngineDurableTest, ADecodeHasHappenedWithItsFirstTokenOrNot) {
+  const Ids before = RandomTokens(1, 20), content = RandomTokens(2, 30);
+  ASSERT_TRUE(Create("a", before).ok());
+  const auto decode = [&] {
+    auto sink = std::make_shared<WaitingSink>();
+    last_stream_ = engine_->Decode({.id = "a",
+                                    .content = content,
+                                    .expected_token_count = 20,
+                                    .max_tokens = 100,
+                                    .sampling = Greedy()},
+                                   sink);
+    return sink;
+  };
+  for (int taken = 0; taken < 3; ++taken) {
+    int left = taken;
+    store_->on_commit = [&left](const DurableBatch&) {
+      return left-- > 0 ? Status() : Unavailable("the cable is out");
+    };
+    Ids at_pass;
+    on_pass_ = [&] {
+      if (at_pass.empty()) at_pass = Stored("a");
+    };
+    const auto sink = decode();
+    EXPECT_EQ(sink->Wait().status.code(), Code::kUnavailable);
+    EXPECT_EQ(at_pass, before) << "what a crash would have left";
+    const Ids told = sink->tokens();
+    EXPECT_EQ(told.empty(), taken == 0);
+    Ids expected = before;
+    if (taken > 0) expected.insert(expected.end(), content.begin(), content.end());
+    expected.insert(expected.end(), told.begin(), told.end());
+    EXPECT_EQ(Tokens("a"), expected);
+    on_pass_ = nullptr;
+    store_->on_commit = nullptr;
+    Start();
+    EXPECT_EQ(Tokens("a"), expected);
+    ASSERT_TRUE(Truncate("a", 20).ok());
+  }
+  EXPECT_TRUE(decode()->Wait().status.ok());
 }
 
 // The disk fails in the middle of two streams. What they were told is there, nothing else is.

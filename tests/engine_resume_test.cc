@@ -1,5 +1,6 @@
 // One answer, cut anywhere: a stream that is cut at random moments and asked for again, in the same
-// engine or in a new one, says byte for byte what an uninterrupted one says.
+// engine or in a new one, says byte for byte what an uninterrupted one says; one that fails before
+// it says anything has not happened.
 #include <gtest/gtest.h>
 
 #include "tests/engine_harness.h"
@@ -107,6 +108,67 @@ TEST(EngineResume, AskedForFromTheBeginningItSaysTheWhole) {
     EXPECT_EQ(resumed.text, whole.text);
     EXPECT_EQ(resumed.finish_reason, whole.finish_reason);
   }
+}
+
+TEST(EngineResume, ADecodeThatFailsBeforeItSaysAnythingLeavesTheSessionAsItWas) {
+  HarnessOptions options;
+  options.device_blocks = 8;
+  EngineHarness harness(options);
+  const std::vector<uint32_t> before = RandomTokens(12, 40);
+  harness.Create("a", before);
+  DecodeRequest request = RequestOf(Greedy(), 5);
+  request.content = RandomTokens(13, 100);
+  request.expected_token_count = 40;  // a retry of what has not happened may ask as before
+  for (int turn = 0; turn < 2; ++turn) {
+    EXPECT_EQ(harness.Decode(request)->end->status.code(), Code::kResourceExhausted);
+    EXPECT_EQ(harness.Tokens("a"), before);
+  }
+  request.content = RandomTokens(13, 80);
+  const SequenceId id = harness.NextId();
+  const auto cut = harness.StartDecode(request, id);
+  harness.core().Step();  // 64 of 120 rows
+  const SessionInfo info = *harness.core().GetSession("a");
+  EXPECT_EQ(info.state, SessionState::kDecoding);
+  EXPECT_EQ(info.token_count, 40);
+  EXPECT_EQ(info.residency.device_tokens, 40) << "more than that is in place";
+  harness.core().CancelStream(id, Status(Code::kCancelled, "by the client"));
+  EXPECT_EQ(cut->tokens.size(), 0u);
+  EXPECT_EQ(harness.Tokens("a"), before);
+  // Tokens that may begin a stop string are not said, and the one after them finds no room.
+  request.content = RandomTokens(13, 87);
+  request.sampling.logit_bias = {{100, 100.0f}};
+  const auto free_run = harness.Decode(request);
+  EXPECT_EQ(free_run->text, "aa");
+  ASSERT_TRUE(harness.core().TruncateSession("a", 40).ok());
+  request.sampling.stop = {"aaax"};
+  const auto held_back = harness.Decode(request);
+  EXPECT_EQ(held_back->end->status.code(), Code::kResourceExhausted);
+  EXPECT_EQ(held_back->tokens.size(), 0u);
+  EXPECT_EQ(harness.Tokens("a"), before);
+}
+
+// One that ends well adds its content, whether it says anything or not.
+TEST(EngineResume, TheContentBelongsToTheSessionWithTheFirstToken) {
+  EngineHarness harness;
+  const std::vector<uint32_t> before = RandomTokens(12, 40);
+  std::vector<uint32_t> whole = before;
+  const std::vector<uint32_t> content = RandomTokens(13, 70);
+  whole.insert(whole.end(), content.begin(), content.end());
+  harness.Create("a", before);
+  DecodeRequest request = RequestOf(Greedy(), 10);
+  request.content = content;
+  request.start_position = 35;  // what is told again ends within the content
+  const auto replayed = harness.Decode(request);
+  EXPECT_EQ(replayed->tokens, std::vector(whole.begin() + 35, whole.begin() + 45));
+  EXPECT_EQ(harness.Tokens("a"), whole);
+  const auto free_run = harness.Decode(RequestOf(Greedy(), 1));
+  ASSERT_TRUE(harness.core().TruncateSession("a", 40).ok());
+  request.start_position.reset();
+  request.sampling.stop_token_ids = {free_run->tokens[0]};
+  const auto stopped = harness.Decode(request);
+  EXPECT_EQ(stopped->end->finish_reason, FinishReason::kStop);
+  EXPECT_EQ(stopped->tokens.size(), 0u);
+  EXPECT_EQ(harness.Tokens("a"), whole);
 }
 
 }  // namespace

@@ -178,6 +178,11 @@ void Simulation::TakeTokens(Stream& stream) {
   if (!news.empty()) last_progress_ = tick_;
   const auto session = sessions_.find(stream.session);
   if (session == sessions_.end()) return;
+  const bool ends_well = stream.reader->end && stream.reader->end->status.ok();
+  if (!news.empty() || ends_well) {
+    const std::vector<uint32_t> content = std::exchange(stream.content, {});
+    session->second.insert(session->second.end(), content.begin(), content.end());
+  }
   std::vector<uint32_t>& tokens = session->second;
   size_t position = stream.start + stream.reader->tokens.size() - news.size();
   for (const uint32_t token : news) {
@@ -225,7 +230,8 @@ bool Simulation::MayFail(const Stream& stream, const Status& status) {
   const size_t told_until = stream.start + stream.reader->tokens.size();
   const size_t reached = std::max(stream.context.size(), told_until) + kHeldBackMax;
   const bool outgrows_pool = ContextBlocks::BlocksFor(reached, 16) > device_blocks_;
-  return outgrows_pool || TotalTokens() + kHeldBackMax > config_.session_tokens_max;
+  const size_t wanted = stream.content.size() + kHeldBackMax;
+  return outgrows_pool || TotalTokens() + wanted > config_.session_tokens_max;
 }
 
 void Simulation::CheckWorld() {

@@ -63,6 +63,7 @@ class Simulation {
     std::shared_ptr<Reader> reader;
     std::string session;            // empty: a one-shot generation
     std::vector<uint32_t> context;  // when it began
+    std::vector<uint32_t> content;  // of it, what its session gets with the first token
     size_t start = 0;               // the first position that it is told
     size_t end_count = 0;
     SamplingParams sampling;

@@ -145,9 +145,10 @@ void Simulation::StartDecode() {
     ASSERT_TRUE(stream.reader->end);
     return ExpectCode(stream.reader->end->status, expected, "decode");
   }
-  session->second.insert(session->second.end(), added.begin(), added.end());
   stream.session = request.id;
   stream.context = session->second;
+  stream.context.insert(stream.context.end(), added.begin(), added.end());
+  stream.content = added;
   stream.start = start;
   const uint32_t max_tokens = request.max_tokens == 0 ? 20 : request.max_tokens;
   stream.end_count = std::min<size_t>(start + max_tokens, kContextLength);

@@ -286,6 +286,42 @@ TEST_F(ServiceErrorsTest, MillionsOfFieldsAreRefused) {
   ExpectBadField(harness_->decoder().Detokenize(&context, detokenize, &text), "ids");
 }
 
+// A Decode that is refused has added nothing, so that asking again adds its content once.
+TEST(ServiceRequests, ADecodeThatIsRefusedLeavesItsSessionAsItWas) {
+  ServiceOptions options;
+  options.device_memory_bytes = 64 << 10;
+  ServiceHarness harness(options);
+  const int64_t before = harness.Create("a", "some text").token_count();
+  v1::DecodeRequest request;
+  request.set_name("sessions/a");
+  request.set_max_tokens(4);
+  SetGreedy(*request.mutable_sampling());
+  const auto decode = [&](size_t content_count) {
+    request.clear_content();
+    for (size_t i = 0; i < content_count; ++i) {
+      request.mutable_content()->mutable_tokens()->add_ids(5);
+    }
+    grpc::ClientContext context;
+    return ReadAll(harness.sessions().Decode(&context, request));
+  };
+  const auto token_count = [&] {
+    v1::GetSessionRequest get;
+    get.set_name("sessions/a");
+    v1::Session session;
+    grpc::ClientContext context;
+    EXPECT_TRUE(harness.sessions().GetSession(&context, get, &session).ok());
+    return session.token_count();
+  };
+  for (int turn = 0; turn < 2; ++turn) {
+    const StreamOutcome refused = decode(1000);
+    EXPECT_EQ(refused.status.error_code(), StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_THAT(refused.status.error_message(), HasSubstr("--device-memory"));
+    EXPECT_EQ(token_count(), before);
+  }
+  EXPECT_EQ(decode(10).tokens.size(), 4u);
+  EXPECT_EQ(token_count(), before + 14);
+}
+
 TEST(ServiceRequests, LargeOnesHaveABoundTogether) {
   ServiceOptions options;
   options.request_memory_max = 1 << 20;
