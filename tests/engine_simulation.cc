@@ -14,22 +14,48 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr int64_t kStallTicksMax = 60;
 constexpr int kDrainTicksMax = 2000;
 
 }  // namespace
 
-Simulation::Simulation(uint64_t seed, const std::string& model_path, LoneDecoder& lone)
+SimulationCounts& SimulationCounts::operator+=(const SimulationCounts& other) {
+  steps += other.steps;
+  preemptions += other.preemptions;
+  ended_ok += other.ended_ok;
+  probes += other.probes;
+  bad_rows += other.bad_rows;
+  expired += other.expired;
+  pauses += other.pauses;
+  compared_blocks += other.compared_blocks;
+  reloaded_tokens += other.reloaded_tokens;
+  stall_ticks_max = std::max(stall_ticks_max, other.stall_ticks_max);
+  for (const auto& [code, count] : other.failed) failed[code] += count;
+  for (const auto& [code, count] : other.refused) refused[code] += count;
+  return *this;
+}
+
+void SimulationCounts::Print() const {
+  std::printf(
+      "%ld steps, %ld preemptions, %ld ended well, longest wait %ld ticks, %ld blocks compared, "
+      "%ld tokens reloaded, %ld rows spoilt\n",
+      steps, preemptions, ended_ok, stall_ticks_max, compared_blocks, reloaded_tokens, bad_rows);
+}
+
+Simulation::Simulation(uint64_t seed, const SimulatedWorld& world, LoneDecoder& lone)
     : rng_(seed),
       lone_(lone),
       config_(MakeConfig()),
-      device_blocks_(static_cast<uint32_t>(6 + rng_.Below(25))) {
-  EngineParts parts = MakeHookedEngine({.model_path = model_path,
+      device_blocks_(static_cast<uint32_t>(6 + rng_.Below(world.device_blocks_max - 5))),
+      host_blocks_(world.has_host_pool ? static_cast<uint32_t>(4 + rng_.Below(25)) : 0) {
+  EngineParts parts = MakeHookedEngine({.model_path = world.model_path,
                                         .device_blocks = device_blocks_,
+                                        .host_blocks = host_blocks_,
                                         .config = config_,
-                                        .hooks = MakeHooks()},
+                                        .hooks = MakeHooks(),
+                                        .make_backend = world.make_backend},
                                        clock_);
   blocks_ = parts.blocks.get();
+  reader_stream_ = *parts.model->device().NewStream(StreamUse::kCopy);
   fingerprint_ = parts.fingerprint;
   core_ = std::make_unique<EngineCore>(std::move(parts), config_, clock_, seed);
 }
@@ -217,7 +243,9 @@ void Simulation::CheckEnd(const Stream& stream) {
   }
   const Usage& usage = end.usage;
   EXPECT_EQ(usage.completion_tokens, static_cast<int64_t>(stream.reader->tokens.size()));
-  EXPECT_EQ(usage.prompt_tokens, usage.device_tokens + usage.recomputed_tokens + usage.new_tokens);
+  EXPECT_EQ(usage.prompt_tokens,
+            usage.device_tokens + usage.host_tokens + usage.recomputed_tokens + usage.new_tokens);
+  counts_.reloaded_tokens += usage.host_tokens;
 }
 
 // Whether a stream may fail so: because something has ended it, because of a bound that it has come
@@ -246,7 +274,8 @@ void Simulation::CheckWorld() {
     ASSERT_TRUE(sessions_.contains(info.id)) << info.id;
     ASSERT_EQ(core_->ReadTokens(info.id, 0, 0)->token_ids, sessions_.at(info.id)) << info.id;
     const Residency& residency = info.residency;
-    EXPECT_EQ(residency.device_tokens + residency.absent_tokens + residency.tail_tokens,
+    EXPECT_EQ(residency.device_tokens + residency.host_tokens + residency.absent_tokens +
+                  residency.tail_tokens,
               info.token_count);
     pinned = pinned || info.settings.pinned;
   }
@@ -287,11 +316,17 @@ void Simulation::CheckBlocks() {
     if (tokens.empty()) continue;
     const BlockKey root = RootKey(fingerprint_, blocks_->layout().Id(), salts_.at(id));
     const std::vector<Hold> holds = blocks_->Match(root, tokens, 50);
+    const auto is_loading = [](const Hold& hold) { return hold && hold.is_loading(); };
+    while (std::ranges::any_of(holds, is_loading)) blocks_->Poll();
     const auto expected = lone_.Blocks(tokens);
     for (size_t i = 0; i < holds.size(); ++i) {
       if (!holds[i]) continue;
-      EXPECT_EQ(std::memcmp(holds[i].address(), expected[i].data(), expected[i].size()), 0)
-          << "block " << i << " of " << id;
+      ASSERT_TRUE(holds[i].is_ready()) << "block " << i << " of " << id << " did not come";
+      std::vector<std::byte> bytes(expected[i].size());
+      reader_stream_->Wait(holds[i].ready());
+      reader_stream_->Copy(bytes.data(), holds[i].address(), bytes.size());
+      ASSERT_TRUE(reader_stream_->Synchronize().ok());
+      EXPECT_EQ(bytes, expected[i]) << "block " << i << " of " << id;
       ++counts_.compared_blocks;
     }
   }

@@ -8,7 +8,8 @@
 // (2) every stream ends exactly once, with the status that what happened to it calls for;
 // (3) every session has the tokens that the model has;
 // (4) while a stream is wanted and its reader reads, somebody gets on within kStallTicksMax ticks;
-// (5) a short request of the highest priority has its first token three steps after it came;
+// (5) a short request of the highest priority has its first token three steps after it came, or
+//     within kStallTicksMax where room for it is behind copies;
 // (6) a reader that is full hears nothing more until it has read, and a stream that nobody has read
 //     for longer than config.paused_max holds no place.
 #pragma once
@@ -39,15 +40,27 @@ struct SimulationCounts {
   int64_t expired = 0;   // sessions
   int64_t pauses = 0;    // readers that were full
   int64_t compared_blocks = 0;
+  int64_t reloaded_tokens = 0;  // from the host's pool
   int64_t stall_ticks_max = 0;
   std::map<Code, int64_t> failed;   // streams that ended so
   std::map<Code, int64_t> refused;  // calls
+
+  SimulationCounts& operator+=(const SimulationCounts& other);
+  void Print() const;
+};
+
+struct SimulatedWorld {
+  std::string model_path;     // and the lone decoder's
+  BackendMaker make_backend;  // empty: the CPU's
+  // Blocks go to the host's memory and come back, by copies that may take a tick or two. The
+  // backend is not one that reads the host's memory.
+  bool has_host_pool = false;
+  uint32_t device_blocks_max = 30;  // of the pool, which has at least 6
 };
 
 class Simulation {
  public:
-  // `lone` has the same model.
-  Simulation(uint64_t seed, const std::string& model_path, LoneDecoder& lone);
+  Simulation(uint64_t seed, const SimulatedWorld& world, LoneDecoder& lone);
   ~Simulation();
 
   // Ticks, with a drain now and then and at the end; stops at the first failure.
@@ -55,6 +68,7 @@ class Simulation {
   const SimulationCounts& counts() const { return counts_; }
 
   static constexpr uint32_t kContextLength = 256;
+  static constexpr int64_t kStallTicksMax = 60;
 
  private:
   using Reader = SimulatedReader;
@@ -133,9 +147,11 @@ class Simulation {
   LoneDecoder& lone_;
   const EngineConfig config_;
   const uint32_t device_blocks_;
+  const uint32_t host_blocks_;
   BlockStore* blocks_ = nullptr;
   Digest fingerprint_;
   std::unique_ptr<EngineCore> core_;
+  std::unique_ptr<cairn::Stream> reader_stream_;  // of blocks
 
   std::map<std::string, std::vector<uint32_t>> sessions_;  // the model of them
   std::map<std::string, std::string> salts_;               // of sessions, alive or not

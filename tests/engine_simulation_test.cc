@@ -1,4 +1,5 @@
-// Seeded simulations of the engine (engine_simulation.h). Each seed is a test of its own:
+// Seeded simulations of the engine (engine_simulation.h), on the CPU, and on a device with memory
+// of its own beside a pool in the host's, to which copies are late. Each seed is a test of its own:
 //
 //   engine_simulation_test [first seed [seed count [ticks a seed]]]
 //
@@ -10,6 +11,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "tests/fakes/far_backend.h"
 #include "tests/fakes/gguf_writer.h"
 #include "tests/fakes/scratch_folder.h"
 
@@ -48,31 +50,26 @@ class EngineSimulation : public testing::Test {
 
 class OneSeed final : public EngineSimulation {
  public:
-  OneSeed(uint64_t seed, uint64_t ticks) : seed_(seed), ticks_(ticks) {}
+  OneSeed(uint64_t seed, uint64_t ticks, bool is_far)
+      : seed_(seed), ticks_(ticks), is_far_(is_far) {}
   void TestBody() override {
-    Simulation simulation(seed_, shared_->model_path, *shared_->lone);
+    SimulatedWorld world = {.model_path = shared_->model_path};
+    if (is_far_) {
+      world.has_host_pool = true;
+      world.make_backend = [this] {
+        return MakeFarBackend({.thread_count = 1}, {.are_late = true, .seed = seed_});
+      };
+    }
+    Simulation simulation(seed_, world, *shared_->lone);
     simulation.Run(static_cast<int>(ticks_));
-    Add(simulation.counts(), shared_->totals);
+    shared_->totals += simulation.counts();
     EXPECT_FALSE(HasFailure()) << "replay it: engine_simulation_test " << seed_ << " 1 " << ticks_;
   }
 
  private:
-  static void Add(const SimulationCounts& counts, SimulationCounts& totals) {
-    totals.steps += counts.steps;
-    totals.preemptions += counts.preemptions;
-    totals.ended_ok += counts.ended_ok;
-    totals.probes += counts.probes;
-    totals.bad_rows += counts.bad_rows;
-    totals.expired += counts.expired;
-    totals.pauses += counts.pauses;
-    totals.compared_blocks += counts.compared_blocks;
-    totals.stall_ticks_max = std::max(totals.stall_ticks_max, counts.stall_ticks_max);
-    for (const auto& [code, count] : counts.failed) totals.failed[code] += count;
-    for (const auto& [code, count] : counts.refused) totals.refused[code] += count;
-  }
-
   const uint64_t seed_;
   const uint64_t ticks_;
+  const bool is_far_;
 };
 
 // Comes after the seeds: all that a run can bring has happened in some of them.
@@ -80,9 +77,7 @@ class EverythingHappened final : public EngineSimulation {
  public:
   void TestBody() override {
     const SimulationCounts& totals = shared_->totals;
-    std::printf("%ld steps, %ld preemptions, %ld ended well, longest wait %ld ticks, %ld blocks\n",
-                totals.steps, totals.preemptions, totals.ended_ok, totals.stall_ticks_max,
-                totals.compared_blocks);
+    totals.Print();
     EXPECT_GT(totals.steps, 5000);
     EXPECT_GT(totals.preemptions, 100);
     EXPECT_GT(totals.ended_ok, 1000);
@@ -91,6 +86,7 @@ class EverythingHappened final : public EngineSimulation {
     EXPECT_GT(totals.expired, 50);
     EXPECT_GT(totals.pauses, 200);
     EXPECT_GT(totals.compared_blocks, 500);
+    EXPECT_GT(totals.reloaded_tokens, 3000);
     for (const Code code : {Code::kCancelled, Code::kDeadlineExceeded, Code::kAborted,
                             Code::kNotFound, Code::kResourceExhausted, Code::kInternal}) {
       EXPECT_TRUE(totals.failed.contains(code)) << Status(code, "").ToString();
@@ -104,9 +100,12 @@ class EverythingHappened final : public EngineSimulation {
 
 void Register(const SeedRange& seeds, bool usual) {
   for (uint64_t seed = seeds.first; seed < seeds.first + seeds.count; ++seed) {
-    testing::RegisterTest("EngineSimulation", ("Seed" + std::to_string(seed)).c_str(), nullptr,
-                          nullptr, __FILE__, __LINE__,
-                          [=]() -> EngineSimulation* { return new OneSeed(seed, seeds.ticks); });
+    for (const bool is_far : {false, true}) {
+      const std::string name = (is_far ? "FarSeed" : "Seed") + std::to_string(seed);
+      testing::RegisterTest(
+          "EngineSimulation", name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+          [=]() -> EngineSimulation* { return new OneSeed(seed, seeds.ticks, is_far); });
+    }
   }
   if (!usual) return;
   testing::RegisterTest("EngineSimulation", "EverythingHappened", nullptr, nullptr, __FILE__,

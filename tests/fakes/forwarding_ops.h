@@ -1,5 +1,5 @@
 // Operations that another Ops does: what a test wants otherwise, it overrides. Nothing is repeated
-// (Ops::Repeat): each operation is seen each time.
+// (Ops::Repeat) unless it overrides that too: each operation is seen each time.
 #pragma once
 
 #include <memory>
@@ -32,6 +32,9 @@ class ForwardingOps : public Ops {
   void TopLogits(const TopLogitsArgs& args, Stream& stream) override {
     inner_->TopLogits(args, stream);
   }
+
+ protected:
+  Ops& inner() const { return *inner_; }
 
  private:
   const std::unique_ptr<Ops> inner_;

@@ -2,7 +2,9 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "engine/checkpoint.h"
@@ -32,6 +34,7 @@ class PassWatch {
     if (row_count_ > 0) EndLayer();
     row_count_ = 0;
   }
+  bool wants_layers() const { return hooks_.on_layer != nullptr; }
   bool wants_logits() const { return hooks_.on_logits != nullptr; }
   void Logits(std::span<float> logits, uint32_t row_count) { hooks_.on_logits(logits, row_count); }
 
@@ -55,9 +58,11 @@ class HookedStream final : public Stream {
   void Copy(void* destination, const void* source, size_t size_bytes) override {
     inner_->Copy(destination, source, size_bytes);
   }
+  void CopyBatch(std::span<const CopyPart> parts) override { inner_->CopyBatch(parts); }
   void Clear(void* destination, size_t size_bytes) override {
     inner_->Clear(destination, size_bytes);
   }
+  bool failed() const override { return inner_->failed(); }
   Status Synchronize() override {
     watch_->End();
     return inner_->Synchronize();
@@ -90,6 +95,20 @@ class HookedDevice final : public ForwardingDevice {
   const std::function<std::unique_ptr<Stream>()> make_copy_stream_;
 };
 
+// The batch that crosses on the stream within.
+class HookedBatch final : public Batch {
+ public:
+  explicit HookedBatch(std::unique_ptr<Batch> inner) : inner_(std::move(inner)) {}
+  const Batch& inner() const { return *inner_; }
+
+ private:
+  void Send(Stream& stream) override { inner_->Set(rows(), segments(), InnerOf(stream)); }
+
+  const std::unique_ptr<Batch> inner_;
+};
+
+const Batch& InnerOf(const Batch& batch) { return static_cast<const HookedBatch&>(batch).inner(); }
+
 class HookedOps final : public ForwardingOps {
  public:
   HookedOps(std::unique_ptr<Ops> inner, uint32_t vocabulary_size, std::shared_ptr<PassWatch> watch)
@@ -97,9 +116,14 @@ class HookedOps final : public ForwardingOps {
         vocabulary_size_(vocabulary_size),
         watch_(std::move(watch)) {}
 
+  Result<std::unique_ptr<Batch>> NewBatch(const BatchLimits& limits) override {
+    ASSIGN_OR_RETURN(std::unique_ptr<Batch> batch, ForwardingOps::NewBatch(limits));
+    return std::unique_ptr<Batch>(std::make_unique<HookedBatch>(std::move(batch)));
+  }
   void Embed(const EmbedArgs& args, Stream& stream) override {
-    watch_->Begin(static_cast<uint32_t>(args.batch->rows().size()));
-    ForwardingOps::Embed(args, InnerOf(stream));
+    pass_rows_ = static_cast<uint32_t>(args.batch->rows().size());
+    if (!is_repeating_) watch_->Begin(pass_rows_);
+    ForwardingOps::Embed(OnInnerBatch(args), InnerOf(stream));
   }
   void RmsNorm(const RmsNormArgs& args, Stream& stream) override {
     ForwardingOps::RmsNorm(args, InnerOf(stream));
@@ -107,16 +131,17 @@ class HookedOps final : public ForwardingOps {
   void MatMul(const MatMulArgs& args, Stream& stream) override {
     ForwardingOps::MatMul(args, InnerOf(stream));
     const MatMulOutput& output = args.outputs[0];
-    if (!watch_->wants_logits() || output.weight->rows() != vocabulary_size_) return;
-    CHECK(InnerOf(stream).Synchronize().ok());
-    watch_->Logits({output.y, size_t{args.row_count} * vocabulary_size_}, args.row_count);
+    if (output.weight->rows() != vocabulary_size_) return;
+    logits_ = output.y;
+    if (is_repeating_) return;
+    TellLogits(args.row_count == pass_rows_ ? decode_rows_ : args.row_count, InnerOf(stream));
   }
   void RopeWriteKv(const RopeWriteKvArgs& args, Stream& stream) override {
     watch_->BeginLayer(args.layer);
-    ForwardingOps::RopeWriteKv(args, InnerOf(stream));
+    ForwardingOps::RopeWriteKv(OnInnerBatch(args), InnerOf(stream));
   }
   void PagedAttention(const PagedAttentionArgs& args, Stream& stream) override {
-    ForwardingOps::PagedAttention(args, InnerOf(stream));
+    ForwardingOps::PagedAttention(OnInnerBatch(args), InnerOf(stream));
   }
   void SwiGlu(const SwiGluArgs& args, Stream& stream) override {
     ForwardingOps::SwiGlu(args, InnerOf(stream));
@@ -124,10 +149,45 @@ class HookedOps final : public ForwardingOps {
   void TopLogits(const TopLogitsArgs& args, Stream& stream) override {
     ForwardingOps::TopLogits(args, InnerOf(stream));
   }
+  // Asked for each batch whose rows all want logits, before it is filled up.
+  uint32_t RowsToRepeat(uint32_t row_count) const override {
+    decode_rows_ = row_count;
+    return watch_->wants_layers() ? row_count : inner().RowsToRepeat(row_count);
+  }
+  // What is repeated is not seen, so the logits are where they were when it was done.
+  void Repeat(const Batch& batch, const std::function<void()>& operations,
+              Stream& stream) override {
+    if (watch_->wants_layers()) return operations();
+    watch_->Begin(decode_rows_);
+    is_repeating_ = true;
+    inner().Repeat(InnerOf(batch), operations, InnerOf(stream));
+    is_repeating_ = false;
+    TellLogits(decode_rows_, InnerOf(stream));
+  }
 
  private:
+  template <class Args>
+  static Args OnInnerBatch(Args args) {
+    args.batch = &InnerOf(*args.batch);
+    return args;
+  }
+  void TellLogits(uint32_t row_count, Stream& stream) {
+    if (!watch_->wants_logits()) return;
+    std::vector<float> logits(size_t{row_count} * vocabulary_size_);
+    const size_t size_bytes = logits.size() * sizeof(float);
+    stream.Copy(logits.data(), logits_, size_bytes);
+    CHECK(stream.Synchronize().ok());
+    watch_->Logits(logits, row_count);
+    stream.Copy(logits_, logits.data(), size_bytes);
+    CHECK(stream.Synchronize().ok());
+  }
+
   const uint32_t vocabulary_size_;
   const std::shared_ptr<PassWatch> watch_;
+  uint32_t pass_rows_ = 0;
+  mutable uint32_t decode_rows_ = 0;  // that are wanted of a batch that is filled up
+  bool is_repeating_ = false;
+  float* logits_ = nullptr;
 };
 
 // The value of what a good model file cannot fail at.
@@ -146,7 +206,8 @@ EngineParts MakeHookedEngine(const HookedEngineOptions& options, const Clock& cl
   const Vocabulary vocabulary = Must(ReadVocabulary(checkpoint.file()));
   std::unique_ptr<const Tokenizer> tokenizer = Must(Tokenizer::Create(vocabulary));
   auto chat_template = ChatTemplate::Detect(vocabulary.chat_template, *tokenizer);
-  Backend backend = Must(MakeCpuBackend({.thread_count = 1}));
+  Backend backend =
+      Must(options.make_backend ? options.make_backend() : MakeCpuBackend({.thread_count = 1}));
   const auto watch = std::make_shared<PassWatch>(options.hooks);
   backend.device =
       std::make_unique<HookedDevice>(std::move(backend.device), watch, options.make_copy_stream);

@@ -17,9 +17,11 @@ namespace cairn {
 // Called on the engine thread; an empty one is not called.
 struct OpsHooks {
   std::function<void(uint32_t row_count)> on_pass;  // before a forward pass begins
-  // Each time that a layer is done, of a pass of so many rows.
+  // Each time that a layer is done, of a pass of so many rows. Then no pass is repeated as a whole
+  // (Ops::Repeat).
   std::function<void(uint32_t row_count)> on_layer;
-  // With the logits of a pass, [row_count, vocabulary], before they are sampled.
+  // With the logits of a pass, [row_count, vocabulary], before they are sampled; a copy in the
+  // host's memory, which goes back.
   std::function<void(std::span<float> logits, uint32_t row_count)> on_logits;
 };
 
@@ -30,13 +32,14 @@ struct HookedEngineOptions {
   uint64_t host_bandwidth_limit = 0;  // bytes a second; 0: none
   EngineConfig config;                // context_length included
   OpsHooks hooks;
+  BackendMaker make_backend;                                  // empty: the CPU's, of one thread
   std::function<std::unique_ptr<Stream>()> make_copy_stream;  // empty: the CPU's
   SpillOpener open_spill;                                     // empty: there is no disk tier
   RestoreStrategyMaker make_restores;                         // empty: loads whatever can be loaded
 };
 
-// Parts on the CPU backend with one thread, as LoadEngine would make them, except for the hooks.
-// Duplicate blocks are compared byte for byte. CHECKs that the file is a good one.
+// Parts as LoadEngine would make them, except for the hooks. Duplicate blocks are compared byte for
+// byte. CHECKs that the file is a good one.
 EngineParts MakeHookedEngine(const HookedEngineOptions& options, const Clock& clock);
 
 }  // namespace cairn

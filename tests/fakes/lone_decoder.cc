@@ -15,13 +15,14 @@ constexpr uint32_t kChunk = 64;  // rows of a pass
 
 }  // namespace
 
-LoneDecoder::LoneDecoder(const std::string& model_path, uint32_t context_length) {
+LoneDecoder::LoneDecoder(const std::string& model_path, uint32_t context_length,
+                         const BackendMaker& make_backend) {
   const Result<Checkpoint> checkpoint = Checkpoint::Open(model_path);
   CHECK(checkpoint.ok());
   const Result<Vocabulary> vocabulary = ReadVocabulary(checkpoint->file());
   CHECK(vocabulary.ok());
   Result<std::unique_ptr<Tokenizer>> tokenizer = Tokenizer::Create(*vocabulary);
-  Result<Backend> backend = MakeCpuBackend({.thread_count = 1});
+  Result<Backend> backend = make_backend ? make_backend() : MakeCpuBackend({.thread_count = 1});
   CHECK(tokenizer.ok() && backend.ok());
   tokenizer_ = *std::move(tokenizer);
   Result<std::unique_ptr<Model>> model = Model::Create(
@@ -97,13 +98,16 @@ size_t LoneDecoder::CountBeforeStop(std::span<const uint32_t> tokens,
   return count;
 }
 
-std::vector<std::span<const std::byte>> LoneDecoder::Blocks(std::span<const uint32_t> context) {
+std::vector<std::vector<std::byte>> LoneDecoder::Blocks(std::span<const uint32_t> context) {
   Compute(context, 0);
   const KvLayout& layout = model_->kv_layout();
-  std::vector<std::span<const std::byte>> blocks;
+  Stream& stream = model_->compute_stream();
+  std::vector<std::vector<std::byte>> blocks;
   for (size_t begin = 0; begin < context.size(); begin += layout.block_tokens) {
-    blocks.emplace_back(blocks_[begin / layout.block_tokens], layout.block_bytes());
+    std::vector<std::byte>& block = blocks.emplace_back(layout.block_bytes());
+    stream.Copy(block.data(), blocks_[begin / layout.block_tokens], block.size());
   }
+  CHECK(stream.Synchronize().ok());
   return blocks;
 }
 

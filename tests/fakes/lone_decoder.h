@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/api.h"
+#include "engine/load.h"
 #include "engine/model.h"
 #include "engine/sampler.h"
 #include "engine/tokenizer.h"
@@ -18,8 +19,10 @@ namespace cairn {
 
 class LoneDecoder {
  public:
-  // Contexts of at most `context_length` tokens. CHECKs that the file is a good one.
-  LoneDecoder(const std::string& model_path, uint32_t context_length);
+  // Contexts of at most `context_length` tokens; without a maker of backends on the CPU's. CHECKs
+  // that the file is a good one.
+  LoneDecoder(const std::string& model_path, uint32_t context_length,
+              const BackendMaker& make_backend = {});
 
   struct Answer {
     std::vector<uint32_t> tokens;  // those that become part of a session
@@ -30,7 +33,7 @@ class LoneDecoder {
                 size_t end_count);
 
   // K and V of `context`, block after block; the last one may be filled in part.
-  std::vector<std::span<const std::byte>> Blocks(std::span<const uint32_t> context);
+  std::vector<std::vector<std::byte>> Blocks(std::span<const uint32_t> context);
 
  private:
   // The logits after `context`, of which the first `computed` tokens are in place.
