@@ -83,6 +83,13 @@ DiskTier::Segment& DiskTier::SegmentOf(RecordId record) {
   return std::prev(after)->second;
 }
 
+// It lies in a segment that goes or is gone; a segment that has been forgotten has no other
+// records.
+bool DiskTier::IsLeaving(RecordId record) const {
+  const auto after = segments_.upper_bound(SegmentId(record.value()));
+  return after == segments_.begin() || !std::prev(after)->second.Has(record);
+}
+
 void DiskTier::Adopt(RecordId record, BlockId block) {
   CHECK(block.valid());
   const bool is_moving = retiring_ && retiring_->kept.contains(record);
@@ -125,7 +132,7 @@ bool DiskTier::HasRoomFor(uint64_t bytes) const {
 
 void DiskTier::Begin(MoveId move, Order order) {
   if (orders_.empty() && !retiring_) last_progress_ = clock_.Now();
-  health_.OnOrder();
+  order.is_probe = health_.OnOrder();
   waited_loads_ += order.kind == Kind::kLoad && order.turn != kTurnAhead;
   CHECK(orders_.emplace(move, std::move(order)).second);
 }
@@ -136,6 +143,12 @@ void DiskTier::End(std::map<MoveId, Order>::iterator order) {
   orders_.erase(order);
   waited_loads_ -= was_waited_for;
   if (was_waited_for && waited_loads_ == 0) is_disordered_ = true;  // others may be due
+}
+
+// Without a word of whether the disk is of use.
+void DiskTier::EndUnanswered(std::map<MoveId, Order>::iterator order) {
+  if (order->second.is_probe) health_.OnNoAnswer();
+  End(order);
 }
 
 void DiskTier::Load(MoveId move, RecordId record, const BlockIdentity& block,
@@ -159,11 +172,13 @@ void DiskTier::Hand(Order& order) {
   store_->Read(order.read);
 }
 
-// What the store has not begun waits again.
+// What the store has not begun waits again; not what it reads only because it was asked before the
+// segment was to go.
 void DiskTier::TakeBack() {
   std::vector<Order*> handed;
   for (auto& [move, order] : orders_) {
-    if (order.handed > 0 && !order.given_up) handed.push_back(&order);
+    if (order.handed == 0 || order.given_up || IsLeaving(order.read.record)) continue;
+    handed.push_back(&order);
   }
   std::ranges::sort(handed, {}, &Order::handed);  // as the store looks for them
   for (Order* order : handed) {
@@ -223,7 +238,7 @@ bool DiskTier::Cancel(MoveId move) {
     if (!store_->Cancel(SpillTicket(move.value()))) return false;
     if (order->second.kind == Kind::kLoad) load_meter_.Cancel();
   }
-  End(order);
+  EndUnanswered(order);
   return true;
 }
 
@@ -262,6 +277,7 @@ DiskTier::News DiskTier::Poll() {
     }
   }
   load_meter_.Look(loads_ended, loads_done == loads_ended, last_end, clock_.Now());
+  EndWhatIsGone(news);
   GiveUpWhatHangs(news);
   OrderLoads();
   return news;
@@ -283,11 +299,16 @@ void DiskTier::OnRead(const SpillCompletion& completion, const Order& order, New
   const MoveId move(completion.ticket.value());
   // A damaged record says nothing of the disk's other ones: only the copy is lost.
   const bool is_corrupt = status.code() == Code::kDataLoss;
-  NoteOutcome(status.ok() || is_corrupt, status);
+  const bool is_gone = status.code() == Code::kNotFound && IsLeaving(order.read.record);
+  if (!is_gone) {
+    NoteOutcome(status.ok() || is_corrupt, status);
+  } else if (order.is_probe) {
+    health_.OnNoAnswer();
+  }
   if (status.ok()) {
     ++counts_.loads;
     Learn(counts_.load_time, completion.time);
-  } else {
+  } else if (!is_gone) {  // that was counted when the segment went
     ++counts_.load_failures;
     counts_.corrupt += is_corrupt;
     LogWarning("disk tier: a block is lost and will be computed again: " + status.ToString());
@@ -320,6 +341,7 @@ void DiskTier::OnWritten(const SpillCompletion& completion, const Order& order, 
 void DiskTier::OnRetired(const SpillCompletion& completion, News& news) {
   Records kept = std::move(retiring_->kept);
   retiring_.reset();
+  is_any_gone_ = true;
   for (const SpillCompletion::Moved& moved : completion.moved) {
     const auto found = kept.find(moved.from);
     if (found == kept.end()) {  // nobody wants it any more: it is dead where it lies now
@@ -341,6 +363,23 @@ void DiskTier::OnRetired(const SpillCompletion& completion, News& news) {
 bool DiskTier::GetsOn() {
   const uint64_t count = store_->stats().record_count;
   return std::exchange(record_count_, count) != count;
+}
+
+// What waits for its turn to read a record that is not there any more, or not where it was: whoever
+// wants the block looks again.
+void DiskTier::EndWhatIsGone(News& news) {
+  if (!std::exchange(is_any_gone_, false)) return;
+  std::vector<MoveId> gone;
+  for (const auto& [move, order] : orders_) {
+    const RecordId record = order.read.record;
+    const bool is_kept = retiring_ && retiring_->kept.contains(record);
+    if (order.waits() && !is_kept && IsLeaving(record)) gone.push_back(move);
+  }
+  for (const MoveId move : gone) {
+    news.outcomes.push_back(
+        {.move = move, .fate = Fate::kFailed, .status = NotFound("its segment is gone")});
+    EndUnanswered(orders_.find(move));
+  }
 }
 
 // Nothing has ended for too long. Whoever waits goes on without; what the disk still reads into or
@@ -366,7 +405,7 @@ void DiskTier::GiveUpWhatHangs(News& news) {
       news.outcomes.push_back({.move = move, .fate = Fate::kGivenUp, .status = status});
     }
   }
-  for (const MoveId move : cancelled) End(orders_.find(move));
+  for (const MoveId move : cancelled) EndUnanswered(orders_.find(move));
 }
 
 std::optional<DiskTier::Candidate> DiskTier::SegmentToRetire() const {
@@ -408,6 +447,7 @@ void DiskTier::Retire(MoveId move, const Candidate& candidate, const std::vector
   }
   counts_.evictions += candidate.records.size() - keep.size();
   segments_.erase(candidate.segment);
+  is_any_gone_ = true;
   store_->Retire({SpillTicket(move.value()), candidate.segment, keep});
   retiring_ = std::move(retiring);
 }

@@ -10,9 +10,13 @@
 // Loads begin in the order of their turns (restore_plan.h), and within a turn in the order of the
 // calls unless it is changed: those that have not begun step behind one of an earlier turn. Those
 // of kTurnAhead begin only while no other load waits or is under way.
+//
+// A load whose record goes with its segment before it begins is a miss (kFailed, kNotFound), as if
+// the record had not been there: that is no failure of the disk, and no damage.
 // Threads: the engine thread only.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -138,6 +142,7 @@ class DiskTier {
     Kind kind;
     BlockId owner;  // of a spill
     bool given_up = false;
+    bool is_probe = false;  // of whether the disk may be used again
     // Of a load.
     SpillRead read;
     uint32_t turn = 0;
@@ -153,6 +158,9 @@ class DiskTier {
     void AddDead() { ++dead_count_; }
     // The owner of a record that is wanted; none: found, and not asked for yet.
     BlockId& OwnerOf(RecordId record);
+    bool Has(RecordId record) const {
+      return std::ranges::binary_search(records_, record, {}, &Record::id);
+    }
     void Forget(RecordId record);
     std::vector<std::pair<RecordId, BlockId>> wanted() const;
     uint64_t wanted_count() const { return records_.size() - forgotten_count_; }
@@ -173,9 +181,11 @@ class DiskTier {
   };
 
   Segment& SegmentOf(RecordId record);
+  bool IsLeaving(RecordId record) const;
   std::chrono::nanoseconds LimitedTime() const;
   void Begin(MoveId move, Order order);
   void End(std::map<MoveId, Order>::iterator order);
+  void EndUnanswered(std::map<MoveId, Order>::iterator order);
   void Hand(Order& order);
   void TakeBack();
   bool HasRoomFor(uint64_t bytes) const;
@@ -183,6 +193,7 @@ class DiskTier {
   void OnWritten(const SpillCompletion& completion, const Order& order, News& news);
   void OnRetired(const SpillCompletion& completion, News& news);
   bool GetsOn();
+  void EndWhatIsGone(News& news);
   void GiveUpWhatHangs(News& news);
   void NoteOutcome(bool ok, const Status& status);
 
@@ -205,6 +216,7 @@ class DiskTier {
   uint32_t latest_turn_ = 0;   // of loads that the store may not have begun
   uint64_t handed_count_ = 0;
   bool is_disordered_ = false;  // a load waits that may be due
+  bool is_any_gone_ = false;    // a load may wait whose record is not there any more
   Clock::Monotonic last_spill_;
   DiskTierStats counts_;
 };

@@ -12,7 +12,8 @@
 //
 // Every order ends with one SpillCompletion of the same ticket, in any order, unless Cancel stopped
 // it. An order's memory, which is the host's, stays valid until then. A completion tells of a
-// failure by its status; kDataLoss: the record is not what it should be, and the copy is lost.
+// failure by its status; kDataLoss: the record is not what it should be, and the copy is lost;
+// kNotFound: it is not there, be it that its segment went before the read was ordered.
 // Nothing here throws, blocks the caller on the disk, or tries again.
 //
 // (1) A record is never readable before it is complete and would survive the death of the process.

@@ -25,10 +25,13 @@ class TierHealth {
   }
   bool is_paused() const { return failure_count_ >= kFailuresMax; }
 
-  // An order is given; it was allowed.
-  void OnOrder() {
+  // An order is given; it was allowed. True: it is the probe, whose end has to be told.
+  bool OnOrder() {
     if (is_paused()) is_probing_ = true;
+    return is_paused();
   }
+  // The probe has ended and says nothing: another order may be it.
+  void OnNoAnswer() { is_probing_ = false; }
 
   // True when the tier comes back with it.
   bool OnSuccess() {

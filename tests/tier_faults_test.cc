@@ -198,6 +198,32 @@ TEST_F(TierFaults, T6SegmentsOfAnotherModelAreNotReadAndMakeRoomWhenTheyAreOldes
       std::ranges::count_if(disk_.segments, [](const auto& s) { return s.second.is_foreign; }), 6);
 }
 
+// The quota shrinks under a session whose loads wait: the oldest segments go, and what was to be
+// read there is computed again. Neither is a fault of the disk.
+TEST_F(TierFaults, T21ASegmentThatGoesWhileItsLoadsWaitIsAMiss) {
+  Open({.device_blocks = 64}, {.quota_blocks = 40});
+  const Tokens prompt = RandomTokens(21, 20 * kBlock);
+  harness().Create("a", {});
+  const Tokens first = Say("a", prompt, 4);
+  SuspendToDisk("a");
+  Tokens context = prompt;
+  context.insert(context.end(), first.begin(), first.end());
+  testing::internal::CaptureStderr();
+  auto sink = harness().StartDecode(Turn("a", {}, 8));
+  core().Step();
+  spill().options.quota_blocks = 12;
+  Finish({sink});
+  EXPECT_EQ(sink->tokens, Lone(context, 8));
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "nothing is damaged";
+  const Usage& usage = sink->end->usage;
+  EXPECT_GT(usage.recomputed_tokens, kBlock);
+  EXPECT_GT(usage.disk_tokens, kBlock);
+  EXPECT_EQ(usage.disk_tokens + usage.recomputed_tokens + usage.new_tokens, usage.prompt_tokens);
+  EXPECT_GT(Disk().evictions, 4u);
+  EXPECT_EQ(Disk().load_failures, 0u);
+  EXPECT_FALSE(Disk().is_paused);
+}
+
 TEST_F(TierFaults, T11SessionsThatEachNeedMostOfThePoolAllResumeAtOnce) {
   constexpr int kSessions = 6;
   Open({.device_blocks = 20});  // each needs 13

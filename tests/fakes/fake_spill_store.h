@@ -93,6 +93,7 @@ class FakeSpillStore final : public SpillStore {
   void Retire(SpillRetire order) override { retirements_.push_back(std::move(order)); }
 
   bool Cancel(SpillTicket ticket) override {
+    ++cancel_count_;
     if (options.hangs || !rng_.Chance(0.7)) return false;
     const size_t closed = close_at_;
     const size_t read_count = std::erase_if(reads_, [&](auto& r) { return r.ticket == ticket; });
@@ -126,6 +127,7 @@ class FakeSpillStore final : public SpillStore {
             .bandwidth_limit = options.bandwidth_limit};
   }
 
+  uint64_t cancel_count() const { return cancel_count_; }
   uint64_t failed_count() const { return failed_count_; }
   bool is_idle() const { return reads_.empty() && writes_.empty() && retirements_.empty(); }
 
@@ -256,6 +258,7 @@ class FakeSpillStore final : public SpillStore {
   std::vector<SpillRetire> retirements_;
   std::vector<SpillCompletion> done_;
   std::vector<SpillTicket> returned_;
+  uint64_t cancel_count_ = 0;  // asked for
   uint64_t read_count_ = 0;
   uint64_t failed_count_ = 0;  // reads that fails_every failed
 };
