@@ -158,6 +158,7 @@ Hold BlockStore::MatchOne(const BlockKey& root, std::span<const uint32_t> tokens
 Hold BlockStore::AcquireForUse(BlockId id, uint32_t priority) {
   BlockMeta& meta = At(id);
   meta.priority = static_cast<uint8_t>(priority);
+  if (!IsTail(meta)) idle_watch_.NoteUse(*meta.entry->key, clock_.Now());
   reuse_odds_.NoteReuse(meta.reuse_count++);
   meta.reused_since_spill = true;
   meta.doomed = false;
@@ -304,6 +305,7 @@ Hold BlockStore::Seal(Hold filling, const BlockKey& parent, std::span<const uint
     reuse_odds_.NoteComputed();
   }
   BecomeHot(meta, layout_.block_tokens, priority);
+  idle_watch_.NoteUse(*meta.entry->key, clock_.Now());
   DropCoveredTails(parent, tokens);
   return filling;
 }
@@ -313,6 +315,7 @@ Hold BlockStore::SealAgain(Hold filling, BlockId equal_id, uint32_t priority) {
   Hold equal = Acquire(equal_id);
   BlockMeta& meta = At(filling.id());
   BlockMeta& equal_meta = At(equal_id);
+  idle_watch_.NoteUse(*equal_meta.entry->key, clock_.Now());
   if (!IsResident(equal_meta)) {
     CancelLoad(equal_id);
     const Change change(*this, meta);

@@ -6,14 +6,14 @@
 //
 // A sequence's life with the store, `store` and `root` given, P = layout.block_tokens:
 //
-//   auto found = store.Match(root, tokens, priority);        // holds of what is there; holes
-//   between auto copy = store.CopyPrefix(parent, rest, ...);         // perhaps: part of the next
-//   block auto fresh = store.Reserve(holes + blocks to come);      // all of them, or none
+//   auto found = store.Match(root, tokens, priority);   // holds of what is there, between holes
+//   auto copy = store.CopyPrefix(parent, rest, ...);    // perhaps: a part of the next block
+//   auto fresh = store.Reserve(holes + new blocks);     // all of them, or none
 //   ... Poll until no hold is loading; what is lost then is computed again ...
 //   ... the model fills fresh blocks through writable_address(), in any order ...
-//   hold = store.Seal(std::move(hold), parent, P tokens, priority);   // in increasing position
-//   parent = hold.key();                                     // parent of the next block
-//   store.Park(std::move(tail), parent, its tokens, priority);        // at the end, if not empty
+//   hold = store.Seal(std::move(hold), parent, P tokens, priority);  // in increasing position
+//   parent = hold.key();                                             // of the next block
+//   store.Park(std::move(tail), parent, its tokens, priority);       // at the end, if not empty
 //
 // Laws
 // (1) Nothing foreign is served: a block is shared only when its own token ids and those of every
@@ -58,6 +58,7 @@
 #include "offload/disk_tier.h"
 #include "offload/eviction.h"
 #include "offload/flow_meter.h"
+#include "offload/idle_watch.h"
 #include "offload/prefix_index.h"
 #include "offload/reuse_odds.h"
 #include "offload/slot_pool.h"
@@ -410,7 +411,7 @@ class BlockStore {
   // What blocks are worth, and who makes room: block_store_worth.cc.
   BlockPrices PricesNow() const;
   Origin NextCopyOf(const BlockMeta& meta) const;
-  double OddsOfReused() const;
+  double ReturnRateOf(const BlockMeta& meta, Clock::Monotonic now) const;
   EvictionCandidate CandidateOf(BlockId id, double cost_s, Clock::Monotonic now) const;
   std::vector<BlockId> RankIdle(uint32_t count, Idle kind, bool as_if_written = false) const;
   void MakeRoom(uint32_t need);
@@ -470,8 +471,7 @@ class BlockStore {
   std::vector<Victim> victims_;  // ranked, the next one last
   std::array<uint32_t, static_cast<size_t>(Standing::kCount)> tally_{};
   uint32_t in_flight_count_ = 0;  // resident slots that loads write
-  uint64_t use_order_ = 0;
-  uint64_t seal_order_ = 0;
+  uint64_t use_order_ = 0, seal_order_ = 0;
   BlockStoreStats counts_;  // the counters; stats() adds the gauges
 
   // On disk, and not asked for since the start.
@@ -487,6 +487,7 @@ class BlockStore {
   std::vector<DepartureRef> departures_;  // those whose `done` is still to be called
   std::optional<RecomputePrice> recompute_price_;
   ReuseOdds reuse_odds_;
+  IdleWatch idle_watch_;
   uint32_t first_worth_writing_ = 0;  // blocks before this position are not
   double loading_share_ = 0;          // of the time in which the disk loads
   Clock::Monotonic last_write_back_;

@@ -121,6 +121,7 @@ void BlockStore::EndHold(BlockId id) {
   if (meta.state == BlockState::kFilling) return Free(id);
   meta.last_use = clock_.Now();
   meta.use_order = ++use_order_;
+  if (!IsTail(meta)) idle_watch_.NoteIdle(*meta.entry->key, meta.reuse_count, meta.last_use);
   CancelLoad(id);
   FreeIfGone(id);
 }

@@ -47,8 +47,13 @@ Origin BlockStore::NextCopyOf(const BlockMeta& meta) const {
   return meta.record.valid() && disk_->TakesLoads() ? Origin::kDisk : Origin::kAbsent;
 }
 
-double BlockStore::OddsOfReused() const {
-  return config_.eviction == EvictionPolicy::kPrices ? reuse_odds_.factor() : kFixedOdds;
+double BlockStore::ReturnRateOf(const BlockMeta& meta, Clock::Monotonic now) const {
+  const std::chrono::nanoseconds idle = now - meta.last_use;
+  if (config_.eviction == EvictionPolicy::kPrices) {
+    return idle_watch_.rates().PerSecond(meta.reuse_count, idle);
+  }
+  const std::chrono::duration<double> seconds = std::max<std::chrono::nanoseconds>(idle, kIdleMin);
+  return (meta.reuse_count > 0 ? kFixedOdds : 1) / seconds.count();
 }
 
 EvictionCandidate BlockStore::CandidateOf(BlockId id, double cost_s, Clock::Monotonic now) const {
@@ -57,8 +62,7 @@ EvictionCandidate BlockStore::CandidateOf(BlockId id, double cost_s, Clock::Mono
           .cost_s = cost_s,
           .priority = meta.priority,
           .reuse_count = meta.reuse_count,
-          .odds = meta.reuse_count > 0 ? OddsOfReused() : 1,
-          .idle = now - meta.last_use,
+          .return_rate = ReturnRateOf(meta, now),
           .use_order = meta.use_order,
           .seal_order = meta.seal_order};
 }
@@ -187,10 +191,11 @@ void BlockStore::WeighWriting() {
 }
 
 void BlockStore::WriteBack() {
-  if (!has_lower_tier()) return;
   const Clock::Monotonic now = clock_.Now();
   if (now - last_write_back_ < kWriteBackInterval) return;
   last_write_back_ = now;
+  idle_watch_.Look(now, reuse_odds_);
+  if (!has_lower_tier()) return;
   loading_share_ += ((disk_flow().under_way > 0) - loading_share_) / kLoadingWindow;
   WeighWriting();
   WriteDownHost();

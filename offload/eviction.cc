@@ -9,9 +9,7 @@
 namespace cairn {
 
 double Worth(const EvictionCandidate& candidate) {
-  const std::chrono::duration<double> idle =
-      std::max<std::chrono::nanoseconds>(candidate.idle, kIdleMin);
-  return candidate.cost_s * PriorityWeight(candidate.priority) * candidate.odds / idle.count();
+  return candidate.cost_s * PriorityWeight(candidate.priority) * candidate.return_rate;
 }
 
 namespace {

@@ -1,6 +1,5 @@
-// How much likelier a block that was asked for again is to be asked for once more than one that
-// never was, as seen lately: where documents are read once, very much; where every context comes
-// back, not at all.
+// How likely a block is to be asked for again, one that never was and one that was, as seen lately:
+// where documents are read once, these are far apart; where every context comes back, they are not.
 //
 // Of the blocks that were computed, and of the reuses of blocks, the shares that were followed by
 // another reuse, each over about the last kWindow of them.
@@ -14,8 +13,6 @@ namespace cairn {
 
 class ReuseOdds {
  public:
-  static constexpr double kFactorMax = 32;
-
   void NoteComputed() { Add(computed_, first_reuses_); }
   // Somebody asked for a block again, after so many others had.
   void NoteReuse(uint32_t reuses_before) {
@@ -32,7 +29,6 @@ class ReuseOdds {
     const double share = reuses_before == 0 ? first_reuses_ / computed_ : later_reuses_ / reuses_;
     return std::clamp(share, kChanceMin, 1.0);
   }
-  double factor() const { return std::clamp(Chance(1) / Chance(0), 1.0, kFactorMax); }
 
  private:
   static constexpr double kWindow = 1024;

@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "offload/block_prices.h"
+#include "offload/idle_watch.h"
 #include "offload/reuse_odds.h"
 
 namespace cairn {
@@ -21,19 +22,13 @@ using std::chrono::nanoseconds;
 using std::chrono::seconds;
 
 EvictionCandidate Typical() {
-  return {.block = BlockId(0), .cost_s = 0.01, .priority = 50, .idle = seconds(60), .use_order = 1};
+  return {.block = BlockId(0), .cost_s = 0.01, .priority = 50, .return_rate = 0.1, .use_order = 1};
 }
 
 TEST(Worth, IsProportionalToTheCost) {
   EvictionCandidate dear = Typical();
   dear.cost_s *= 3;
   EXPECT_DOUBLE_EQ(Worth(dear), 3 * Worth(Typical()));
-}
-
-TEST(Worth, FallsWithIdleTime) {
-  EvictionCandidate idle = Typical();
-  idle.idle *= 2;
-  EXPECT_DOUBLE_EQ(Worth(idle), Worth(Typical()) / 2);
 }
 
 TEST(Worth, TenPointsOfPriorityDoubleIt) {
@@ -44,16 +39,16 @@ TEST(Worth, TenPointsOfPriorityDoubleIt) {
   EXPECT_DOUBLE_EQ(Worth(urgent), Worth(Typical()) / 32);
 }
 
-TEST(Worth, IsProportionalToTheOdds) {
-  EvictionCandidate reused = Typical();
-  reused.odds = 7;
-  EXPECT_DOUBLE_EQ(Worth(reused), 7 * Worth(Typical()));
+TEST(Worth, IsProportionalToTheRateOfReturns) {
+  EvictionCandidate wanted = Typical();
+  wanted.return_rate *= 7;
+  EXPECT_DOUBLE_EQ(Worth(wanted), 7 * Worth(Typical()));
 }
 
 // As many as the window holds, so that what was before does not count.
 TEST(ReuseOdds, FollowTheSharesThatComeBack) {
   ReuseOdds odds;
-  EXPECT_DOUBLE_EQ(odds.factor(), 4);
+  EXPECT_DOUBLE_EQ(odds.Chance(1), 4 * odds.Chance(0));
   for (int i = 0; i < 10000; ++i) {  // every context comes back
     odds.NoteComputed();
     odds.NoteReuse(0);
@@ -61,7 +56,6 @@ TEST(ReuseOdds, FollowTheSharesThatComeBack) {
   }
   EXPECT_NEAR(odds.Chance(0), 1, 0.01);
   EXPECT_NEAR(odds.Chance(3), 0.5, 0.01);
-  EXPECT_DOUBLE_EQ(odds.factor(), 1);
   for (int i = 0; i < 10000; ++i) {  // one in ten does, and then again and again
     odds.NoteComputed();
     if (i % 10 == 0) odds.NoteReuse(0);
@@ -69,15 +63,95 @@ TEST(ReuseOdds, FollowTheSharesThatComeBack) {
     if (i % 10 == 0) odds.NoteReuse(2);
   }
   EXPECT_NEAR(odds.Chance(0), 0.1, 0.01);
-  EXPECT_NEAR(odds.factor(), 2.0 / 3 / 0.1, 0.2);
+  EXPECT_NEAR(odds.Chance(1), 2.0 / 3, 0.02);
   for (int i = 0; i < 10000; ++i) odds.NoteComputed();  // none does
-  EXPECT_DOUBLE_EQ(odds.factor(), ReuseOdds::kFactorMax);
+  EXPECT_DOUBLE_EQ(odds.Chance(0), 1e-3);
+  EXPECT_NEAR(odds.Chance(1), 2.0 / 3, 0.02);
 }
 
-TEST(Worth, IsFiniteForABlockJustUsed) {
-  EvictionCandidate fresh = Typical();
-  fresh.idle = nanoseconds(0);
-  EXPECT_DOUBLE_EQ(Worth(fresh), Worth(Typical()) * (seconds(60) / kIdleMin));
+TEST(ReturnRates, OfWhatWasNeverSeenFallWithIdleTime) {
+  const ReturnRates rates;
+  for (const int times : {1, 60, 3600, 86400}) {
+    const nanoseconds idle = milliseconds(1010) * times;
+    EXPECT_NEAR(rates.PerSecond(0, idle) / rates.PerSecond(0, 2 * idle), 2, 1e-6) << times;
+    EXPECT_NEAR(rates.PerSecond(2, idle) / rates.PerSecond(0, idle), 4, 0.5) << times;
+  }
+  EXPECT_EQ(rates.PerSecond(0, nanoseconds(0)), rates.PerSecond(0, kIdleMin / 2));
+  EXPECT_GT(rates.PerSecond(7, std::chrono::hours(1000000)), 0);
+}
+
+// The largest, over all later ends, straight from its definition.
+TEST(ReturnRates, AreTheBestOverAllTimesToGiveUp) {
+  Rng rng(5);
+  for (int round = 0; round < 300; ++round) {
+    const auto count = 1 + static_cast<size_t>(rng.Below(ReturnRates::kHalfOctaves));
+    std::vector<double> chances, lengths, rates(count);
+    for (size_t i = 0; i < count; ++i) {
+      chances.push_back(rng.Chance(0.3) ? 0 : rng.Uniform());
+      lengths.push_back(0.01 + rng.Uniform() * static_cast<double>(i + 1));
+    }
+    BestRates(chances, lengths, rates);
+    for (size_t begin = 0; begin < count; ++begin) {
+      double best = 0, returns = 0, stay = 0, left = 1;
+      for (size_t i = begin; i < count; ++i) {
+        returns += left * chances[i];
+        stay += left * lengths[i] * (1 - chances[i] / 2);
+        left *= 1 - chances[i];
+        best = std::max(best, returns / stay);
+      }
+      ASSERT_NEAR(rates[begin], best, 1e-9 * best) << round << ' ' << begin;
+    }
+  }
+}
+
+BlockKey KeyNamed(uint64_t name) { return BlockKey{DigestOf(std::to_string(name))}; }
+
+// Sessions of 100 blocks come back after eight seconds, whatever became of their blocks; documents
+// do not.
+TEST(IdleWatch, SeesHowSoonBlocksComeBack) {
+  IdleWatch watch;
+  const ReuseOdds odds;
+  Clock::Monotonic now(seconds(1));
+  uint64_t document = 100000;
+  const auto use = [&](uint64_t name, uint32_t reuse_count) {
+    watch.NoteUse(KeyNamed(name), now);
+    watch.NoteIdle(KeyNamed(name), reuse_count, now);
+  };
+  for (uint32_t turn = 0; turn < 50; ++turn) {
+    for (uint64_t i = 0; i < 100; ++i) use(i, turn);
+    for (uint64_t i = 0; i < 100; ++i) use(document++, 0);
+    for (int second = 0; second < 8; ++second) {
+      now += seconds(1);
+      for (int look = 0; look < 50; ++look) watch.Look(now, odds);
+    }
+  }
+  const auto rate = [&](uint32_t reuse_count, int tenths) {
+    return watch.rates().PerSecond(reuse_count, milliseconds(100) * tenths);
+  };
+  // Who waits from one second on waits for about seven more, and from seven on for two.
+  EXPECT_NEAR(rate(2, 10), 1.0 / 7, 1.0 / 28);
+  EXPECT_GT(rate(2, 70), 2 * rate(2, 10));
+  EXPECT_LT(rate(2, 110), rate(2, 10) / 4);  // overdue
+  EXPECT_LT(rate(0, 10), rate(2, 10) / 10);
+  EXPECT_LT(rate(0, 70), rate(2, 70) / 10);
+}
+
+TEST(IdleWatch, HasABoundAndStillSees) {
+  IdleWatch watch;
+  const ReuseOdds odds;
+  Clock::Monotonic now(seconds(1));
+  for (uint64_t name = 0; name < 10 * IdleWatch::kWatchedMax; ++name) {
+    watch.NoteUse(KeyNamed(name), now);
+    watch.NoteIdle(KeyNamed(name), 0, now);
+    ASSERT_LE(watch.watched_count(), IdleWatch::kWatchedMax);
+  }
+  EXPECT_GE(watch.watched_count(), IdleWatch::kWatchedMax / 4);
+  now += seconds(8);
+  for (int look = 0; look < 100; ++look) watch.Look(now, odds);
+  const double before = watch.rates().PerSecond(0, seconds(7));
+  for (uint64_t name = 0; name < IdleWatch::kWatchedMax; ++name) watch.NoteUse(KeyNamed(name), now);
+  watch.Look(now, odds);
+  EXPECT_GT(watch.rates().PerSecond(0, seconds(7)), 10 * before);
 }
 
 std::vector<EvictionCandidate> RandomView(Rng& rng, uint32_t count) {
@@ -87,8 +161,7 @@ std::vector<EvictionCandidate> RandomView(Rng& rng, uint32_t count) {
                     .cost_s = 0.001 * static_cast<double>(rng.Below(40)),
                     .priority = static_cast<uint32_t>(rng.Below(11) * 10),
                     .reuse_count = static_cast<uint32_t>(rng.Below(3)),
-                    .odds = 1 + static_cast<double>(rng.Below(4)),
-                    .idle = milliseconds(rng.Below(100000)),
+                    .return_rate = 0.001 * static_cast<double>(rng.Below(1000)),
                     .use_order = i + 1,
                     .seal_order = count - i});
   }
@@ -120,7 +193,7 @@ TEST(PickVictims, DoesNotDependOnTheOrderOfTheView) {
   Rng rng(8);
   for (int round = 0; round < 100; ++round) {
     auto view = RandomView(rng, 60);
-    for (EvictionCandidate& candidate : view) candidate.idle = seconds(1 + rng.Below(2));
+    for (EvictionCandidate& candidate : view) candidate.return_rate = rng.Chance(0.5) ? 1 : 0.5;
     const std::vector<BlockId> victims = PickVictims(view, 20);
     for (size_t i = view.size(); i > 1; --i) std::swap(view[i - 1], view[rng.Below(i)]);
     ASSERT_EQ(PickVictims(view, 20), victims);
@@ -181,23 +254,28 @@ class CacheSim {
 
   // One turn of a session at time `now`: all its blocks are wanted, the missing ones are made.
   // Returns how many were there.
-  uint32_t Turn(uint32_t session, uint32_t block_count, nanoseconds now) {
+  uint32_t Turn(uint32_t session, uint32_t block_count, Clock::Monotonic now) {
     uint32_t hits = 0;
     for (uint32_t i = 0; i < block_count; ++i) {
       const uint32_t name = session * 1000 + i;
       auto [it, is_new] = blocks_.try_emplace(name);
-      EvictionCandidate& block = it->second;
+      Block& block = it->second;
+      EvictionCandidate& candidate = block.candidate;
       if (is_new) {
-        block = {.block = BlockId(name), .cost_s = BlockPrices().Recompute(i * 16)};
-        block.priority = kPriorityDefault;
+        candidate = {.block = BlockId(name), .cost_s = BlockPrices().Recompute(i * 16)};
+        candidate.priority = kPriorityDefault;
         odds_.NoteComputed();
       } else {
         ++hits;
-        odds_.NoteReuse(block.reuse_count++);
+        odds_.NoteReuse(candidate.reuse_count++);
       }
-      block.use_order = ++order_;
-      last_use_[name] = now;
+      candidate.use_order = ++order_;
+      block.last_use = now;
+      const BlockKey key = KeyNamed(name);
+      watch_.NoteUse(key, now);
+      watch_.NoteIdle(key, candidate.reuse_count, now);
     }
+    for (int look = 0; look < 64; ++look) watch_.Look(now, odds_);
     while (blocks_.size() > capacity_) Shrink(now);
     return hits;
   }
@@ -209,12 +287,17 @@ class CacheSim {
   }
 
  private:
-  void Shrink(nanoseconds now) {
+  struct Block {
+    EvictionCandidate candidate;
+    Clock::Monotonic last_use;
+  };
+
+  void Shrink(Clock::Monotonic now) {
     std::vector<EvictionCandidate> view;
     for (const auto& [name, block] : blocks_) {
-      view.push_back(block);
-      view.back().idle = now - last_use_[name];
-      if (block.reuse_count > 0) view.back().odds = odds_.factor();
+      view.push_back(block.candidate);
+      view.back().return_rate =
+          watch_.rates().PerSecond(block.candidate.reuse_count, now - block.last_use);
     }
     const auto excess = static_cast<uint32_t>(blocks_.size() - capacity_);
     for (const BlockId victim : PickVictims(view, excess, policy_)) blocks_.erase(victim.value());
@@ -222,9 +305,9 @@ class CacheSim {
 
   const EvictionPolicy policy_;
   const uint32_t capacity_;
-  std::unordered_map<uint32_t, EvictionCandidate> blocks_;
-  std::unordered_map<uint32_t, nanoseconds> last_use_;
+  std::unordered_map<uint32_t, Block> blocks_;
   ReuseOdds odds_;
+  IdleWatch watch_;
   uint64_t order_ = 0;
 };
 
@@ -232,7 +315,7 @@ class CacheSim {
 // then 60 documents of 50 blocks, five times the pool, are read once each while the sessions pause.
 uint32_t HotBlocksAfterScan(EvictionPolicy policy, bool has_documents) {
   CacheSim cache(policy, 600);
-  nanoseconds now = seconds(1);
+  Clock::Monotonic now(seconds(1));
   uint32_t document = 100;
   for (int turn = 0; turn < 20; ++turn) {
     for (uint32_t session = 0; session < 8; ++session) {
@@ -252,17 +335,17 @@ TEST(EvictionTrace, OnePassOverColdChainsDoesNotFlushTheHotSet) {
             0u);  // the trace does tell policies apart
 }
 
-// Where everything came back until now, the first document is believed to come back too; a part of
-// the hot set is the price of learning that it does not.
+// Where everything came back within eight seconds until now, documents are believed to come back
+// like that, too, and sessions to be overdue; most of the hot set is the price of learning.
 TEST(EvictionTrace, AScanThatNobodyExpectsTakesAPartOfTheHotSet) {
-  EXPECT_GE(HotBlocksAfterScan(EvictionPolicy::kPrices, false), 100u);
+  EXPECT_GE(HotBlocksAfterScan(EvictionPolicy::kPrices, false), 50u);
   EXPECT_EQ(HotBlocksAfterScan(EvictionPolicy::kLru, false), 0u);
 }
 
 // What was hot and is over gives way to new sessions that come back, in bounded time.
 TEST(EvictionTrace, AFormerHotSetAgesOut) {
   CacheSim cache(EvictionPolicy::kPrices, 400);
-  nanoseconds now = seconds(1);
+  Clock::Monotonic now(seconds(1));
   for (int turn = 0; turn < 10; ++turn) {
     for (uint32_t session = 0; session < 7; ++session) cache.Turn(session, 50, now += seconds(1));
   }
@@ -283,7 +366,7 @@ TEST(EvictionTrace, AFormerHotSetAgesOut) {
 double HitRate(EvictionPolicy policy, uint64_t seed) {
   CacheSim cache(policy, 1000);
   Rng rng(seed);
-  nanoseconds now = seconds(1);
+  Clock::Monotonic now(seconds(1));
   uint64_t hits = 0, wanted = 0;
   uint32_t one_shot = 100;
   for (int turn = 0; turn < 1500; ++turn) {

@@ -16,6 +16,8 @@ double LogBetween(Rng& rng, double low, double high) {
   return low * std::pow(high / low, rng.Uniform());
 }
 
+constexpr uint32_t kSessions = 12;  // that come back among scans
+
 void SortByTime(Trace& trace) { std::ranges::stable_sort(trace.turns, {}, &TraceTurn::at_s); }
 
 }  // namespace
@@ -77,7 +79,6 @@ Trace ChatTrace(uint64_t seed) {
 Trace ScanTrace(uint64_t seed) {
   Rng rng(seed);
   Trace trace{.name = "scans"};
-  constexpr uint32_t kSessions = 12;
   for (uint32_t session = 0; session < kSessions; ++session) {
     const uint32_t first = Between(rng, 1000, 4000);
     bool is_first = true;
@@ -95,6 +96,16 @@ Trace ScanTrace(uint64_t seed) {
                            .conversation = document++,
                            .input_tokens = Between(rng, 800, 4000),
                            .output_tokens = Between(rng, 20, 60)});
+  }
+  SortByTime(trace);
+  return trace;
+}
+
+Trace PausedScanTrace(uint64_t seed) {
+  Trace trace = ScanTrace(seed);
+  trace.name = "paused scans";
+  for (TraceTurn& turn : trace.turns) {
+    if (turn.conversation < kSessions && turn.at_s > 700) turn.at_s += 400;
   }
   SortByTime(trace);
   return trace;

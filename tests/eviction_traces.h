@@ -29,6 +29,8 @@ Trace AgentTrace(uint64_t seed);
 Trace ChatTrace(uint64_t seed);
 // A few sessions that come back, among documents that are read once.
 Trace ScanTrace(uint64_t seed);
+// The same, but all sessions rest for longer than they ever have.
+Trace PausedScanTrace(uint64_t seed);
 // Questions about documents, some of which are asked about far more often than others, and not
 // always the same ones.
 Trace DocumentTrace(uint64_t seed);

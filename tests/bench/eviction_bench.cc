@@ -49,8 +49,9 @@ int main(int argc, char** argv) {
   const std::string_view only = argc > 2 ? argv[2] : "";
   for (const cairn::SimulatedMachine& machine : cairn::SimulatedMachines()) {
     if (machine.name.find(only) == std::string::npos) continue;
-    for (const cairn::Trace& trace : {cairn::AgentTrace(seed), cairn::ChatTrace(seed),
-                                      cairn::ScanTrace(seed), cairn::DocumentTrace(seed)}) {
+    for (const cairn::Trace& trace :
+         {cairn::AgentTrace(seed), cairn::ChatTrace(seed), cairn::ScanTrace(seed),
+          cairn::PausedScanTrace(seed), cairn::DocumentTrace(seed)}) {
       cairn::Run(machine, trace);
     }
   }
