@@ -448,7 +448,7 @@ class BlockStore {
   void RetryLeaving();
   void TellArrived();
   void EmptyMemory(BlockId id);
-  void EndLoad(MoveId id, const Move& move, const Status& status);
+  void EndLoad(MoveId id, const Move& move, const Status& status, bool record_is_good);
   void EndStore(MoveId id, const Move& move, RecordId record);
   void EndDiskMove(const DiskTier::Outcome& outcome);
   void EndDemotion(MoveId id, const Move& move, const Status& status);

@@ -108,7 +108,7 @@ bool BlockStore::EndCopies() {
     if (move.target.tier == Tier::kDevice) {
       counts_.promotions += status.ok();
       host_meter_.End(move.copy->seconds());
-      EndLoad(id, move, status);
+      EndLoad(id, move, status, true);
     } else {
       EndDemotion(id, move, status);
     }

@@ -320,7 +320,7 @@ void BlockStore::EndDiskMove(const DiskTier::Outcome& outcome) {
   const Move move = std::move(found->second);
   moves_.erase(found);
   if (move.target.slot.valid()) {
-    EndLoad(outcome.move, move, outcome.status);
+    EndLoad(outcome.move, move, outcome.status, outcome.record_is_good);
   } else {
     EndStore(outcome.move, move, outcome.record);
   }
@@ -337,7 +337,7 @@ void BlockStore::LoseLoad(MoveId id, const Move& move) {
   FreeIfGone(move.block);
 }
 
-void BlockStore::EndLoad(MoveId id, const Move& move, const Status& status) {
+void BlockStore::EndLoad(MoveId id, const Move& move, const Status& status, bool record_is_good) {
   --in_flight_count_;
   std::optional<BlockMeta>& meta = blocks_[move.block.value()];
   const bool is_wanted = meta && meta->load == id;
@@ -350,8 +350,7 @@ void BlockStore::EndLoad(MoveId id, const Move& move, const Status& status) {
   if (!is_wanted) return;
   const bool was_on_disk = move.record.valid();
   const bool is_elsewhere = was_on_disk && meta->record != move.record;  // it was moved meanwhile
-  const bool may_be_read_later = status.ok() || status.code() == Code::kCancelled;
-  if (was_on_disk && !is_elsewhere && !may_be_read_later) ForgetRecord(move.block);
+  if (was_on_disk && !is_elsewhere && !record_is_good) ForgetRecord(move.block);
   const bool is_doomed = meta->doomed && meta->hold_count == 0;
   LoseLoad(id, move);
   if (is_doomed) {

@@ -294,37 +294,57 @@ void DiskTier::NoteOutcome(bool ok, const Status& status) {
   }
 }
 
+// The device's, or that of the way to it: whether it is of use at all is found out elsewhere.
+void DiskTier::NoteCopyFailure(const Status& status, const Order& order) {
+  ++counts_.copy_failures;
+  if (order.is_probe) health_.OnNoAnswer();
+  if (std::exchange(do_copies_fail_, true)) return;
+  LogWarning("device: blocks cannot be copied on their way to or from the disk: " +
+             status.ToString());
+}
+
 void DiskTier::OnRead(const SpillCompletion& completion, const Order& order, News& news) {
   const Status& status = completion.status;
   const MoveId move(completion.ticket.value());
   // A damaged record says nothing of the disk's other ones: only the copy is lost.
   const bool is_corrupt = status.code() == Code::kDataLoss;
   const bool is_gone = status.code() == Code::kNotFound && IsLeaving(order.read.record);
-  if (!is_gone) {
+  if (completion.copy_failed) {
+    NoteCopyFailure(status, order);
+  } else if (is_gone) {  // that was counted when the segment went
+    if (order.is_probe) health_.OnNoAnswer();
+  } else {
     NoteOutcome(status.ok() || is_corrupt, status);
-  } else if (order.is_probe) {
-    health_.OnNoAnswer();
   }
   if (status.ok()) {
     ++counts_.loads;
+    do_copies_fail_ = false;
     Learn(counts_.load_time, completion.time);
-  } else if (!is_gone) {  // that was counted when the segment went
+  } else if (!is_gone && !completion.copy_failed) {
     ++counts_.load_failures;
     counts_.corrupt += is_corrupt;
     LogWarning("disk tier: a block is lost and will be computed again: " + status.ToString());
   }
   const Fate fate = order.given_up ? Fate::kReleased : status.ok() ? Fate::kDone : Fate::kFailed;
-  news.outcomes.push_back({.move = move, .fate = fate, .status = status});
+  news.outcomes.push_back({.move = move,
+                           .fate = fate,
+                           .status = status,
+                           .record_is_good = status.ok() || completion.copy_failed});
 }
 
 void DiskTier::OnWritten(const SpillCompletion& completion, const Order& order, News& news) {
   const MoveId move(completion.ticket.value());
-  NoteOutcome(completion.status.ok(), completion.status);
+  if (completion.copy_failed) {
+    NoteCopyFailure(completion.status, order);
+  } else {
+    NoteOutcome(completion.status.ok(), completion.status);
+  }
   if (completion.status.ok()) {
     ++counts_.spills;
+    do_copies_fail_ = false;
     Learn(counts_.spill_time, completion.time);
     segments_[completion.segment].Add(completion.record, order.owner);
-  } else {
+  } else if (!completion.copy_failed) {
     ++counts_.spill_failures;
   }
   if (order.given_up) {  // written after all, but nobody knows of it
@@ -376,8 +396,10 @@ void DiskTier::EndWhatIsGone(News& news) {
     if (order.waits() && !is_kept && IsLeaving(record)) gone.push_back(move);
   }
   for (const MoveId move : gone) {
-    news.outcomes.push_back(
-        {.move = move, .fate = Fate::kFailed, .status = NotFound("its segment is gone")});
+    news.outcomes.push_back({.move = move,
+                             .fate = Fate::kFailed,
+                             .status = NotFound("its segment is gone"),
+                             .record_is_good = false});
     EndUnanswered(orders_.find(move));
   }
 }
@@ -400,7 +422,8 @@ void DiskTier::GiveUpWhatHangs(News& news) {
     if (order.waits() || store_->Cancel(SpillTicket(move.value()))) {
       if (order.handed > 0) load_meter_.Cancel();
       cancelled.push_back(move);
-      news.outcomes.push_back({.move = move, .fate = Fate::kFailed, .status = status});
+      news.outcomes.push_back(
+          {.move = move, .fate = Fate::kFailed, .status = status, .record_is_good = false});
     } else {
       news.outcomes.push_back({.move = move, .fate = Fate::kGivenUp, .status = status});
     }

@@ -49,7 +49,8 @@ struct DiskTierStats {
   uint64_t load_failures = 0;  // of them `corrupt` because the record was not what it should be
   uint64_t spill_failures = 0;
   uint64_t corrupt = 0;
-  uint64_t evictions = 0;  // records that somebody might have wanted, gone with their segments
+  uint64_t copy_failures = 0;  // orders that failed between the device and the host
+  uint64_t evictions = 0;      // records that somebody might have wanted, gone with their segments
   uint64_t retired_segments = 0;
   uint64_t second_chances = 0;  // records that were moved out of a segment that went
   bool is_paused = false;
@@ -105,7 +106,8 @@ class DiskTier {
     MoveId move;
     Fate fate = Fate::kDone;
     Status status;
-    RecordId record;  // of a spill that is done
+    RecordId record;             // of a spill that is done
+    bool record_is_good = true;  // of a load: it may be read again
   };
   // A record has another place now; none: it is gone.
   struct Relocation {
@@ -196,6 +198,7 @@ class DiskTier {
   void EndWhatIsGone(News& news);
   void GiveUpWhatHangs(News& news);
   void NoteOutcome(bool ok, const Status& status);
+  void NoteCopyFailure(const Status& status, const Order& order);
 
   std::unique_ptr<SpillStore> store_;
   const Clock& clock_;
@@ -215,8 +218,9 @@ class DiskTier {
   uint32_t waited_loads_ = 0;  // of orders_, those that are not ahead of need
   uint32_t latest_turn_ = 0;   // of loads that the store may not have begun
   uint64_t handed_count_ = 0;
-  bool is_disordered_ = false;  // a load waits that may be due
-  bool is_any_gone_ = false;    // a load may wait whose record is not there any more
+  bool is_disordered_ = false;   // a load waits that may be due
+  bool do_copies_fail_ = false;  // none has ended well since one failed
+  bool is_any_gone_ = false;     // a load may wait whose record is not there any more
   Clock::Monotonic last_spill_;
   DiskTierStats counts_;
 };

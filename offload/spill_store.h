@@ -79,8 +79,9 @@ struct SpillRetire {
 struct SpillCompletion {
   SpillTicket ticket;
   Status status;
-  RecordId record;    // of a write: where it lies
-  SegmentId segment;  // of a write
+  bool copy_failed = false;  // between the device and the host: that is no failure of the disk
+  RecordId record;           // of a write: where it lies
+  SegmentId segment;         // of a write
   // Of a retirement: from where to where. What could not be read or written again is left out. True
   // also when the segment could not be removed: then it is still there, and may be retired again.
   struct Moved {

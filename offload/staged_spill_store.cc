@@ -92,7 +92,7 @@ bool StagedSpillStore::HandOver(WriterOrder& order) {
       written_.emplace(store.order.ticket, store.slot);
       if (const Status status = store.copy->Outcome(); !status.ok()) {
         ReturnSlot(store.order.ticket);
-        failed_.push_back({.ticket = store.order.ticket, .status = status});
+        failed_.push_back({.ticket = store.order.ticket, .status = status, .copy_failed = true});
         return true;
       }
       store.order.payload = BytesOf(store.slot);
@@ -174,6 +174,7 @@ void StagedSpillStore::EndUploads(std::vector<SpillCompletion>& done) {
   while (!uploads_.empty() && uploads_.front().copy->IsOver()) {
     Upload& upload = uploads_.front();
     upload.completion.status = upload.copy->Outcome();
+    upload.completion.copy_failed = !upload.completion.status.ok();
     slots_.Give(upload.slot);
     done.push_back(std::move(upload.completion));
     uploads_.pop_front();

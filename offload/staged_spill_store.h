@@ -8,7 +8,8 @@
 // What lies in the host's memory goes straight through. Copies go through the queue of all copies
 // (copy_queue.h). Writes, closes and retirements reach the disk in the order of the calls.
 //
-// (1) A completion says that the bytes are where they are to be.
+// (1) A completion says that the bytes are where they are to be, or that the disk has failed, or
+//     the copy (copy_failed): then the record is as it was, or there is none.
 // (2) There are `slot_count` slots. Loads leave one of them for spills, spills at least half of
 //     them for loads.
 // (3) An order can be cancelled until its copy begins or the disk refuses, and leaves nothing.

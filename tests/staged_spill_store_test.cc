@@ -297,5 +297,71 @@ TEST(StagedBlockStore, ALoadWaitsForACopyOfAPrefixThatUsesItsSlot) {
   EXPECT_TRUE(HasPatternKv(layout, device.Reach(loaded[0].address()), tokens));
 }
 
+// Six blocks, of which the third failure in a row would have the disk left alone if it were one of
+// the disk's. Nothing is lost: what is on the device stays there, and what is on the disk too.
+TEST(StagedBlockStore, ACopyThatFailsIsNoFailureOfTheDisk) {
+  constexpr uint32_t kCount = 6;
+  const KvLayout layout{.layer_count = 1, .kv_head_count = 1, .head_dim = 2, .block_tokens = 2};
+  const BlockKey root = RootKey({1, 2}, "layout", "");
+  const FakeClock clock;
+  FarDevice device(std::make_unique<LateCopyDevice>(1 << 20, 1));
+  FakeDisk disk;
+  auto spill = std::make_unique<FakeSpillStore>(disk, FakeSpillOptions{.answer_chance = 1},
+                                                layout.block_bytes());
+  auto store =
+      *BlockStore::Create({.device_blocks_max = 8}, layout, device, clock, std::move(spill));
+  const auto disk_stats = [&] { return *store->disk_stats(); };
+  std::vector<uint32_t> tokens;
+  BlockKey parent = root;
+  for (uint32_t i = 0; i < kCount; ++i) {
+    tokens.insert(tokens.end(), {2 * i, 2 * i + 1});
+    std::vector<Hold> fresh = *store->Reserve(1);
+    WritePatternKv(layout, device.Reach(fresh[0].writable_address()), tokens);
+    const Hold sealed =
+        store->Seal(std::move(fresh[0]), parent, std::span(tokens).last(2), kPriorityDefault);
+    parent = sealed.key();
+  }
+  const auto suspend = [&] {
+    bool is_over = false;
+    store->Suspend(root, tokens, Tier::kDisk, [&] { is_over = true; });
+    while (!is_over) store->Poll();
+    store->CheckInvariants();
+  };
+  const auto load = [&] {
+    std::vector<Hold> holds = store->Match(root, tokens, kPriorityDefault);
+    const auto is_loading = [](const Hold& hold) { return hold && hold.is_loading(); };
+    while (std::ranges::any_of(holds, is_loading)) store->Poll();
+    store->CheckInvariants();
+    return holds;
+  };
+
+  testing::internal::CaptureStderr();
+  device.FailCopies(1);
+  suspend();
+  EXPECT_EQ(store->stats().device_used, kCount);
+  EXPECT_EQ(disk_stats().copy_failures, kCount);
+  device.FailCopies(0);
+  suspend();
+  EXPECT_EQ(store->stats().device_used, 0u);
+  EXPECT_EQ(disk_stats().spills, kCount);
+
+  device.FailCopies(1);
+  for (const Hold& hold : load()) EXPECT_TRUE(hold && hold.is_lost());
+  EXPECT_EQ(disk_stats().copy_failures, 2 * kCount);
+  EXPECT_EQ(disk_stats().load_failures + disk_stats().spill_failures, 0u);
+  EXPECT_FALSE(disk_stats().is_paused);
+  EXPECT_EQ(disk_stats().records, kCount) << "they are as they were";
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::ranges::count(log, '\n'), 2) << "one line when copies begin to fail: " << log;
+  device.FailCopies(0);
+  const std::vector<Hold> loaded = load();
+  ASSERT_EQ(loaded.size(), kCount);
+  for (uint32_t i = 0; i < kCount; ++i) {
+    ASSERT_TRUE(loaded[i].is_ready());
+    EXPECT_TRUE(HasPatternKv(layout, device.Reach(loaded[i].address()),
+                             std::span(tokens).first(2 * i + 2)));
+  }
+}
+
 }  // namespace
 }  // namespace cairn

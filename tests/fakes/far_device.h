@@ -43,6 +43,9 @@ class FarDevice final : public ForwardingDevice {
         std::make_unique<FarStream>(std::move(stream), places_, std::move(faults)));
   }
 
+  // Of the copies that are ordered from now on, so many fail.
+  void FailCopies(double chance) { faults_->Set(chance); }
+
   // Where the bytes of a device address really are; other addresses as they are. For tests, which
   // see to it themselves that nothing else uses them.
   std::byte* Reach(const void* address) const { return places_->Find(address); }
@@ -55,10 +58,14 @@ class FarDevice final : public ForwardingDevice {
       std::lock_guard lock(mutex_);
       return rng_.Chance(copy_error_);
     }
+    void Set(double copy_error) {
+      std::lock_guard lock(mutex_);
+      copy_error_ = copy_error;
+    }
 
    private:
-    const double copy_error_;
     std::mutex mutex_;
+    double copy_error_;
     Rng rng_;
   };
 
