@@ -138,6 +138,9 @@ bool BlockStore::AwaitsRoom(uint32_t count, Clock::Monotonic::duration waited) {
   const double waited_s = std::chrono::duration<double>(waited).count();
   if (waited_s > kRoomWaitMin && waited_s > kRoomPatience * PriceOfLoss(making_room, count)) {
     KeepFromLeaving(making_room, count);
+    // What has begun keeps its slots, perhaps all that are wanted: a segment does not wait for
+    // more.
+    if (disk_ && !MakingRoom().empty()) disk_->Close();
     return false;
   }
   auto leaving = static_cast<uint32_t>(making_room.size());

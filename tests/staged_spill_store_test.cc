@@ -363,5 +363,44 @@ TEST(StagedBlockStore, ACopyThatFailsIsNoFailureOfTheDisk) {
   }
 }
 
+// The pool has room for nobody but who gets all of it, and one of its blocks is being written ahead
+// of need. Who has waited for long enough does not get its slot, but has its segment closed, full
+// or not.
+TEST(StagedBlockStore, WhoWaitsTooLongForRoomDoesNotWaitForASegmentToFill) {
+  constexpr uint32_t kCount = 8;
+  const KvLayout layout{.layer_count = 1, .kv_head_count = 1, .head_dim = 2, .block_tokens = 2};
+  const BlockKey root = RootKey({1, 2}, "layout", "");
+  FakeClock clock;
+  FarDevice device(std::make_unique<LateCopyDevice>(1 << 20, 1));
+  FakeDisk disk;
+  auto spill = std::make_unique<FakeSpillStore>(
+      disk, FakeSpillOptions{.segment_blocks = 100, .answer_chance = 1}, layout.block_bytes());
+  auto store =
+      *BlockStore::Create({.device_blocks_max = kCount}, layout, device, clock, std::move(spill));
+  for (uint32_t i = 0; i < kCount; ++i) {
+    const std::vector<uint32_t> tokens = {2 * i, 2 * i + 1};
+    std::vector<Hold> fresh = *store->Reserve(1);
+    WritePatternKv(layout, device.Reach(fresh[0].writable_address()), tokens);
+    const Hold sealed = store->Seal(std::move(fresh[0]), root, tokens, kPriorityDefault);
+  }
+  const auto poll = [&] {
+    for (int i = 0; i < 100; ++i) store->Poll();
+  };
+  const auto lossless = [&] { return store->NeedOf(root, {}, kCount).lossless; };
+  const auto available = [&] { return store->NeedOf(root, {}, kCount).available; };
+  clock.Advance(std::chrono::seconds(1));
+  store->WriteBack();
+  poll();
+  const uint32_t writing = kCount - available();
+  ASSERT_GT(writing, 0u);
+  EXPECT_EQ(lossless(), 0u) << "the segment is open";
+  EXPECT_FALSE(store->AwaitsRoom(kCount, std::chrono::hours(1)));
+  EXPECT_EQ(available(), kCount - writing) << "a slot that is being copied is not to be had";
+  poll();
+  EXPECT_EQ(available(), kCount);
+  EXPECT_EQ(lossless(), writing);
+  EXPECT_EQ((*store->Reserve(kCount)).size(), kCount);
+}
+
 }  // namespace
 }  // namespace cairn
