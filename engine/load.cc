@@ -72,10 +72,13 @@ std::string PrefillText(const std::optional<PassFit>& calibrated, const EngineCo
   return ", prefill " + Grouped(static_cast<uint64_t>(rows / seconds)) + " tokens/s";
 }
 
-// ", of 1,024 MiB that were free": of a device with memory of its own.
-std::string FreeText(const PoolSizes& sizes) {
+// ", of 1,024 MiB that were free; operations take up to 80 MiB": of a device with memory of its
+// own.
+std::string FreeText(const PoolSizes& sizes, const Model& model) {
   if (!sizes.device_free_bytes) return "";
-  return ", of " + Grouped(*sizes.device_free_bytes / kMiB) + " MiB that were free";
+  return ", of " + Grouped(*sizes.device_free_bytes / kMiB) +
+         " MiB that were free; operations take up to " +
+         Grouped((model.scratch_bytes_max() + kMiB - 1) / kMiB) + " MiB";
 }
 
 std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& device,
@@ -96,7 +99,7 @@ std::vector<std::string> Summarize(const EngineParts& parts, const DeviceInfo& d
                 Grouped(info.bytes_per_token).c_str(), info.layer_count, info.kv_head_count,
                 info.head_dim, info.kv_type.c_str());
   lines.push_back(line);
-  lines.push_back(TierLine("device", blocks.device_capacity, info) + FreeText(sizes));
+  lines.push_back(TierLine("device", blocks.device_capacity, info) + FreeText(sizes, *parts.model));
   if (blocks.host_capacity > 0) lines.push_back(TierLine("host", blocks.host_capacity, info));
   if (const std::optional<DiskTierStats> disk = parts.blocks->disk_stats()) {
     lines.push_back(TierLine("disk", disk->capacity, info, disk->store.quota_bytes) + "; " +
@@ -264,9 +267,10 @@ Result<LoadedEngine> LoadEngine(const LoadOptions& options, const Clock& clock,
                    Model::Create(checkpoint, std::move(chosen.backend), limits, progress));
 
   auto wake = std::make_shared<WakeSignal>();
-  ASSIGN_OR_RETURN(const PoolSizes sizes,
-                   ChoosePoolSizes(options.device_memory_bytes, options.host_memory_bytes,
-                                   model->kv_layout(), config, model->device()));
+  ASSIGN_OR_RETURN(
+      const PoolSizes sizes,
+      ChoosePoolSizes(options.device_memory_bytes, options.host_memory_bytes, model->kv_layout(),
+                      config, model->scratch_bytes_max(), model->device()));
   ASSIGN_OR_RETURN(std::unique_ptr<BlockStore> blocks,
                    OpenBlocks(options, sizes, fingerprint, *model, clock, wake));
   std::unique_ptr<TraceWriter> trace;

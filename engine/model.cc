@@ -28,15 +28,31 @@ Result<std::unique_ptr<Model>> Model::Create(const Checkpoint& checkpoint, Backe
   RETURN_IF_ERROR(model->PackWeights(checkpoint, progress));
   RETURN_IF_ERROR(model->SendConstants(checkpoint));
   RETURN_IF_ERROR(model->AllocateActivations());
-  const uint32_t block_tokens = limits.block_tokens;
-  ASSIGN_OR_RETURN(
-      model->batch_,
-      model->backend_.ops->NewBatch(
-          {.rows_max = limits.rows_max,
-           .contexts_max = limits.logits_max,
-           .context_blocks_max = (limits.context_length + block_tokens - 1) / block_tokens,
-           .block_tokens = block_tokens}));
+  ASSIGN_OR_RETURN(model->batch_, model->backend_.ops->NewBatch(model->batch_limits()));
   return model;
+}
+
+BatchLimits Model::batch_limits() const {
+  const uint32_t block_tokens = limits_.block_tokens;
+  return {.rows_max = limits_.rows_max,
+          .contexts_max = limits_.logits_max,
+          .context_blocks_max = (limits_.context_length + block_tokens - 1) / block_tokens,
+          .block_tokens = block_tokens};
+}
+
+uint64_t Model::scratch_bytes_max() const {
+  const uint32_t query_width = config_.head_count * config_.head_dim;
+  const uint32_t widest =
+      std::max({config_.vocabulary_size, config_.ffn_width, query_width, config_.width});
+  return backend_.ops->ScratchBytesMax(
+      {.batch = batch_limits(),
+       .logits_max = limits_.logits_max,
+       .vocabulary_size = config_.vocabulary_size,
+       .cols_max = std::max({config_.width, query_width, config_.ffn_width}),
+       .matrix_max = uint64_t{widest} * config_.width,
+       .head_count = config_.head_count,
+       .kv_head_count = config_.kv_head_count,
+       .head_dim = config_.head_dim});
 }
 
 Model::Model(const Checkpoint& checkpoint, Backend backend, const ModelLimits& limits)

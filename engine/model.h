@@ -63,6 +63,8 @@ class Model {
   Device& device() { return *backend_.device; }
   Stream& compute_stream() { return *stream_; }
   size_t weight_bytes() const { return weight_bytes_; }
+  // Of the device's memory, what passes may still take as they go.
+  uint64_t scratch_bytes_max() const;
 
  private:
   struct Layer {
@@ -85,6 +87,7 @@ class Model {
   Status PackWeights(const Checkpoint& checkpoint, void (*progress)(double share));
   Status SendConstants(const Checkpoint& checkpoint);
   Status AllocateActivations();
+  BatchLimits batch_limits() const;
   void Arrange(std::span<const BatchSegment> segments);
   void FillUp(std::span<const BatchSegment> segments);
   void RunLayers(const LayerArrivals& arrivals);

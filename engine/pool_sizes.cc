@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kDefaultMin = uint64_t{64} << 20;
 constexpr uint64_t kBlocksMin = 2;
-constexpr uint64_t kSharesKeptFree = 16;  // one of so many of a device's memory
+constexpr uint64_t kSharesKeptFree = 64;  // one of so many of a device's memory
 
 // A line of /proc/meminfo, in bytes; 0 when it cannot be read.
 uint64_t MemoryInfo(const std::string& wanted) {
@@ -95,16 +95,16 @@ Result<PoolSizes> ChooseInHostMemory(uint64_t device_bytes, uint64_t host_bytes,
 // Of a device with memory of its own; the host pool is not in it.
 Result<PoolSizes> ChooseInDeviceMemory(uint64_t device_bytes, uint64_t host_bytes,
                                        const KvLayout& layout, const EngineConfig& config,
-                                       Device& device) {
+                                       uint64_t scratch_bytes, Device& device) {
   ASSIGN_OR_RETURN(const uint64_t free_bytes, device.FreeBytes());
   const std::string is_free = Grouped(free_bytes) + " are free on the device beside the weights";
   if (device_bytes > free_bytes) {
     return TooMuch("--device-memory", "takes", device_bytes, is_free);
   }
   const bool is_default = device_bytes == 0;
+  const uint64_t margin = device.info().memory_bytes / kSharesKeptFree;
   if (is_default) {
-    const uint64_t kept_free = device.info().memory_bytes / kSharesKeptFree;
-    const uint64_t fitting = free_bytes - std::min(free_bytes, kept_free);
+    const uint64_t fitting = free_bytes - std::min(free_bytes, scratch_bytes + margin);
     // Slots may lie further apart than a block is long.
     const uint64_t slots = fitting / SlotPool::StrideBytes(layout.block_bytes());
     device_bytes = std::min(EveryPlaceBytes(layout, config), slots * layout.block_bytes());
@@ -113,8 +113,10 @@ Result<PoolSizes> ChooseInDeviceMemory(uint64_t device_bytes, uint64_t host_byte
                            .host_blocks = BlockCount(host_bytes, layout),
                            .device_free_bytes = free_bytes};
   if (sizes.device_blocks < kBlocksMin && is_default) {
-    return ResourceExhausted("the device has no room for KV blocks: " + is_free +
-                             ", and a sixteenth of its memory is to stay so");
+    return ResourceExhausted("the device has no room for KV blocks: " + is_free + ", of which " +
+                             Grouped(scratch_bytes) + " are for operations (--prefill-chunk, " +
+                             "--max-concurrent, --context-length) and " + Grouped(margin) +
+                             " are to stay free");
   }
   if (sizes.device_blocks < kBlocksMin) {
     return TooFew("--device-memory", kBlocksMin, device_bytes, layout);
@@ -131,14 +133,15 @@ Result<PoolSizes> ChooseInDeviceMemory(uint64_t device_bytes, uint64_t host_byte
 
 Result<PoolSizes> ChoosePoolSizes(uint64_t device_bytes, uint64_t host_bytes,
                                   const KvLayout& layout, const EngineConfig& config,
-                                  Device& device) {
+                                  uint64_t scratch_bytes, Device& device) {
   if (host_bytes > 0 && BlockCount(host_bytes, layout) == 0) {
     return InvalidField("--host-memory", "must hold a block of " + Grouped(layout.block_bytes()) +
                                              " bytes, is " + Grouped(host_bytes) + " bytes");
   }
   return device.info().host_addressable
              ? ChooseInHostMemory(device_bytes, host_bytes, layout, config, device)
-             : ChooseInDeviceMemory(device_bytes, host_bytes, layout, config, device);
+             : ChooseInDeviceMemory(device_bytes, host_bytes, layout, config, scratch_bytes,
+                                    device);
 }
 
 }  // namespace cairn

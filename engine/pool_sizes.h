@@ -21,14 +21,14 @@ struct PoolSizes {
 
 // `device_bytes` 0: what fits, and no more than all places full to the context take. That is half
 // of the memory that is left, where the host's plays the device. Of a device with memory of its own
-// it is all that is left but for a sixteenth of the whole, which stays for what operations take as
-// they go, and for others. `host_bytes` 0: there is no host pool.
+// it is all that is left but for `scratch_bytes`, which operations take as they go, and a 64th of
+// the whole, for code, graphs and others. `host_bytes` 0: there is no host pool.
 //
 // Call it when the weights are on the device. kInvalidArgument naming the flag (--device-memory,
 // --host-memory) for what is too little or more than there is; kResourceExhausted when nothing
 // fits.
 Result<PoolSizes> ChoosePoolSizes(uint64_t device_bytes, uint64_t host_bytes,
                                   const KvLayout& layout, const EngineConfig& config,
-                                  Device& device);
+                                  uint64_t scratch_bytes, Device& device);
 
 }  // namespace cairn

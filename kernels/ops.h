@@ -130,6 +130,18 @@ struct BatchLimits {
   uint32_t block_tokens = 0;
 };
 
+// What all passes of a model stay within.
+struct PassLimits {
+  BatchLimits batch;
+  uint32_t logits_max = 0;       // rows of the product that is as wide as the vocabulary
+  uint32_t vocabulary_size = 0;  // and of TopLogits
+  uint32_t cols_max = 0;         // of a MatMul
+  uint64_t matrix_max = 0;       // elements of one weight
+  uint32_t head_count = 0;
+  uint32_t kv_head_count = 0;
+  uint32_t head_dim = 0;
+};
+
 // out[r] = the table row of row r's token, as float32, for all rows of the batch.
 struct EmbedArgs {
   const Weight* table;
@@ -229,6 +241,9 @@ class Ops {
   virtual Result<std::unique_ptr<Weight>> Pack(const MatrixView& view) = 0;
   // Takes the memory for a batch within the limits at once. Ends before the Ops does.
   virtual Result<std::unique_ptr<Batch>> NewBatch(const BatchLimits& limits) = 0;
+  // Of the device's memory, what operations of such passes take as they go, and keep: at most so
+  // much, beside weights and batches.
+  virtual uint64_t ScratchBytesMax(const PassLimits& /*limits*/) const { return 0; }
 
   virtual void Embed(const EmbedArgs& args, Stream& stream) = 0;
   virtual void RmsNorm(const RmsNormArgs& args, Stream& stream) = 0;

@@ -110,7 +110,7 @@ ReferenceQuery Reference(const Heads& heads, const CachedSequence& sequence, con
 // In fast mode a chunk has one float16 for each query element and weight: 2^-11 = 8192 u for both.
 double ErrorMax(const Heads& heads, const ReferenceQuery& query, uint32_t position,
                 ComputeMode mode) {
-  const double span_count = position / kAttentionSpan + 1;
+  const uint32_t span_count = position / kAttentionSpan + 1;
   const double tokens =
       mode == ComputeMode::kFast ? position + 1 : std::min(position + 1, kAttentionSpan);
   const double half = mode == ComputeMode::kFast ? 8192 : 0;
@@ -144,12 +144,14 @@ class CudaAttention : public CudaConformance {
     CudaConformance::TearDown();
   }
 
+  // With room for the partial results of `contexts_max` contexts.
   std::vector<float> Run(const Heads& heads, const std::vector<float>& q_values,
-                         const std::vector<AttentionSegment>& segments) {
+                         const std::vector<AttentionSegment>& segments,
+                         uint32_t contexts_max = kLimits.rows_max) {
     Floats q(*this, q_values), out(*this, std::vector<float>(q_values.size(), NAN));
     const KvLayout layout = LayoutOf(heads);
     const auto batch = *ops().NewBatch({.rows_max = kLimits.rows_max,
-                                        .contexts_max = kLimits.contexts_max,
+                                        .contexts_max = contexts_max,
                                         .context_blocks_max = kLimits.context_blocks_max,
                                         .block_tokens = heads.block_tokens});
     batch->Set({}, segments, stream());
@@ -281,6 +283,23 @@ TEST_P(CudaAttention, RowsAreBitEqualInAnyBatch) {
 
 // What lies behind the last row of a segment is not seen, and the rows of segments that are not
 // asked for stay as they are.
+// The last one is attended in a chunk: in fast mode with one float16 for each query element.
+TEST_P(CudaAttention, ShortSegmentsForWhichThereIsNoRoomAreChunks) {
+  const Heads& heads = kHeads[3];
+  Rng rng(21);
+  constexpr uint32_t rows = 40;
+  const DeviceSequence sequence = Sequence(heads, 300 + 4 * rows, rng);
+  const std::vector<float> q = RandomQueries(heads, 4 * rows, rng);
+  std::vector<AttentionSegment> segments;
+  for (uint32_t i = 0; i < 4; ++i) {
+    segments.push_back({i * rows, rows, 300 + i * rows, sequence.table.data()});
+  }
+  const std::vector<float> roomy = Run(heads, q, segments), narrow = Run(heads, q, segments, 1);
+  const size_t same = mode() == ComputeMode::kExact ? q.size() : q.size() / 4 * 3;
+  EXPECT_EQ(std::memcmp(roomy.data(), narrow.data(), same * sizeof(float)), 0);
+  EXPECT_EQ(SameBits(roomy, narrow), mode() == ComputeMode::kExact);
+}
+
 TEST_P(CudaAttention, NothingElseMatters) {
   const Heads& heads = kHeads[3];
   const KvLayout layout = LayoutOf(heads);

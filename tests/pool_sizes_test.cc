@@ -32,16 +32,17 @@ class SomeDevice final : public Device {
 const KvLayout kLayout = {.layer_count = 4, .kv_head_count = 2, .head_dim = 64};
 constexpr uint64_t kBlockBytes = 32768;
 
+// Operations take 3 MiB, and a 64th of the device is one more.
 Result<PoolSizes> Choose(uint64_t free_bytes, uint64_t device_bytes, uint64_t host_bytes = 0,
                          uint32_t concurrent_max = 1000) {
   SomeDevice device(free_bytes);
   EngineConfig config;
   config.context_length = 1600;
   config.concurrent_max = concurrent_max;
-  return ChoosePoolSizes(device_bytes, host_bytes, kLayout, config, device);
+  return ChoosePoolSizes(device_bytes, host_bytes, kLayout, config, 3 * kMiB, device);
 }
 
-TEST(PoolSizes, TheDefaultIsWhatIsFreeButForASixteenthOfTheDevice) {
+TEST(PoolSizes, TheDefaultIsWhatIsFreeButForOperationsAndA64thOfTheDevice) {
   const Result<PoolSizes> sizes = Choose(40 * kMiB, 0);
   ASSERT_TRUE(sizes.ok()) << sizes.status().ToString();
   EXPECT_EQ(kLayout.block_bytes(), kBlockBytes);
@@ -68,7 +69,9 @@ TEST(PoolSizes, ADeviceWithoutRoomIsRefused) {
   EXPECT_EQ(refused.code(), Code::kResourceExhausted);
   EXPECT_EQ(refused.message(),
             "the device has no room for KV blocks: 4,227,072 are free on the device beside the "
-            "weights, and a sixteenth of its memory is to stay so");
+            "weights, of which 3,145,728 are for operations (--prefill-chunk, --max-concurrent, "
+            "--context-length) and 1,048,576 are to stay free");
+  EXPECT_EQ(Choose(0, 0).status().code(), Code::kResourceExhausted);
   EXPECT_THAT(Choose(40 * kMiB, kBlockBytes).status().message(),
               HasSubstr("--device-memory: must hold at least 2 blocks of 32,768 bytes"));
 }

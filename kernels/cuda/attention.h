@@ -15,6 +15,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -62,8 +63,21 @@ struct AttentionPlan {
   std::vector<AttentionChunkItem> chunks;
   uint32_t partial_count = 0;  // queries times spans
 };
+// Segments whose partial results would be more than `partials_max` in all are attended in chunks.
 void PlanAttention(std::span<const AttentionSegment> segments, uint32_t group,
-                   uint32_t chunk_queries, AttentionPlan& plan);
+                   uint32_t chunk_queries, size_t partials_max, AttentionPlan& plan);
+
+// What batches within the limits may take. There is room for the partial results of one row of each
+// context at its longest, and of one segment of kSpanQueriesMax queries: recomputing many short
+// pieces of long contexts in one pass is rare, and would take gigabytes.
+struct AttentionRoom {
+  size_t repeated_spans;  // of a batch of one row a segment, whose spans are a power of two
+  size_t partials;
+  size_t plan_bytes;  // of all items
+};
+AttentionRoom AttentionRoomOf(const BatchLimits& limits, uint32_t group, uint32_t chunk_queries);
+// Of a repeated batch there is room for at least so many.
+inline constexpr size_t kRepeatedSpansMin = 16;
 
 // All addresses are the device's.
 struct AttentionParams {

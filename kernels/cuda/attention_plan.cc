@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "kernels/cuda/attention.h"
 
@@ -29,8 +30,23 @@ void PlanSpans(const AttentionSegment& segment, uint32_t index, uint32_t group,
 
 }  // namespace
 
+AttentionRoom AttentionRoomOf(const BatchLimits& limits, uint32_t group, uint32_t chunk_queries) {
+  const size_t positions = size_t{limits.context_blocks_max} * limits.block_tokens;
+  const size_t spans = (positions + kAttentionSpan - 1) / kAttentionSpan;
+  const size_t tiles = (group + kTileQueries - 1) / kTileQueries;
+  const size_t chunks = (group + chunk_queries - 1) / chunk_queries;
+  AttentionRoom room = {};
+  room.repeated_spans =
+      std::bit_ceil(std::max(limits.contexts_max * tiles * spans, kRepeatedSpansMin));
+  room.partials = room.repeated_spans * std::min(group, kTileQueries) + kSpanQueriesMax * spans;
+  room.plan_bytes =
+      room.partials * sizeof(AttentionSpanItem) +
+      limits.rows_max * (tiles * sizeof(AttentionMergeItem) + chunks * sizeof(AttentionChunkItem));
+  return room;
+}
+
 void PlanAttention(std::span<const AttentionSegment> segments, uint32_t group,
-                   uint32_t chunk_queries, AttentionPlan& plan) {
+                   uint32_t chunk_queries, size_t partials_max, AttentionPlan& plan) {
   plan.spans.clear();
   plan.merges.clear();
   plan.chunks.clear();
@@ -38,7 +54,10 @@ void PlanAttention(std::span<const AttentionSegment> segments, uint32_t group,
   for (uint32_t index = 0; index < segments.size(); ++index) {
     const AttentionSegment& segment = segments[index];
     const uint32_t query_count = segment.row_count * group;
-    if (query_count <= kSpanQueriesMax) {
+    const uint32_t position_count = segment.first_position + segment.row_count;
+    const size_t span_count = (position_count + kAttentionSpan - 1) / kAttentionSpan;
+    const bool has_room = plan.partial_count + query_count * span_count <= partials_max;
+    if (query_count <= kSpanQueriesMax && has_room) {
       PlanSpans(segment, index, group, plan);
       continue;
     }

@@ -12,9 +12,6 @@
 namespace cairn::cuda {
 namespace {
 
-// Of a repeated batch there is room for at least so many.
-constexpr size_t kRepeatedSpansMin = 16;
-
 uint32_t BlocksSeen(const AttentionSegment& segment, uint32_t block_tokens) {
   return (segment.first_position + segment.row_count - 1) / block_tokens + 1;
 }
@@ -40,6 +37,8 @@ uint32_t CountOf(const std::vector<Item>& items, uint32_t segment_count) {
 
 Status CudaBatch::Mirror::Reserve(Device& device, size_t size_bytes) {
   if (size_bytes <= this->size_bytes()) return Status();
+  device_.reset();  // before the new ones are taken
+  host_.reset();
   ASSIGN_OR_RETURN(device_, device.Allocate(RoundUp(size_bytes)));
   ASSIGN_OR_RETURN(host_, device.AllocateHost(RoundUp(size_bytes)));
   return Status();
@@ -121,15 +120,19 @@ void CudaBatch::ArrangeSegments() {
 }
 
 Status CudaBatch::ArrangePlan(Stream& stream) {
-  PlanAttention(segments(), shape_->group, shape_->chunk_queries, plan_);
-  if (HasOneRowEach() && !plan_.spans.empty()) {
-    plan_.spans.resize(std::bit_ceil(std::max(plan_.spans.size(), kRepeatedSpansMin)),
+  const AttentionRoom room = AttentionRoomOf(limits_, shape_->group, shape_->chunk_queries);
+  PlanAttention(segments(), shape_->group, shape_->chunk_queries, room.partials, plan_);
+  const size_t repeated_spans = std::bit_ceil(std::max(plan_.spans.size(), kRepeatedSpansMin));
+  is_repeatable_ = HasOneRowEach() && !plan_.spans.empty() && repeated_spans <= room.repeated_spans;
+  if (is_repeatable_) {
+    plan_.spans.resize(repeated_spans,
                        {.segment = kNoSegment, .first_query = 0, .span = 0, .first_partial = 0});
   }
   const size_t size_bytes = BytesOf(plan_.spans) + BytesOf(plan_.merges) + BytesOf(plan_.chunks);
   if (size_bytes > work_.size_bytes()) {
     RETURN_IF_ERROR(stream.Synchronize());  // what runs may still read the old list
-    RETURN_IF_ERROR(work_.Reserve(device_, 2 * size_bytes));
+    RETURN_IF_ERROR(
+        work_.Reserve(device_, std::max(size_bytes, std::min(2 * size_bytes, room.plan_bytes))));
   }
   if (size_bytes > 0) {
     auto* next = work_.host<std::byte>();
@@ -159,7 +162,7 @@ Result<CudaBatch::Work> CudaBatch::WorkOf(uint32_t segment_count, uint32_t group
   const std::byte* const merges = work_.device<std::byte>();
   const std::byte* const chunks = merges + BytesOf(plan_.merges);
   const std::byte* const spans = chunks + BytesOf(plan_.chunks);
-  const bool is_repeated = HasOneRowEach() && segment_count == segments().size();
+  const bool is_repeated = is_repeatable_ && segment_count == segments().size();
   const auto span_room = static_cast<uint32_t>(plan_.spans.size());
   return Work{.spans = reinterpret_cast<const AttentionSpanItem*>(spans),
               .merges = reinterpret_cast<const AttentionMergeItem*>(merges),
@@ -172,8 +175,7 @@ Result<CudaBatch::Work> CudaBatch::WorkOf(uint32_t segment_count, uint32_t group
 }
 
 std::optional<CudaBatch::RepeatedWork> CudaBatch::repeated_work() const {
-  const bool is_possible =
-      is_planned_ && HasOneRowEach() && !plan_.spans.empty() && plan_.chunks.empty();
+  const bool is_possible = is_planned_ && is_repeatable_ && plan_.chunks.empty();
   if (!is_possible) return std::nullopt;
   return RepeatedWork{static_cast<uint32_t>(plan_.spans.size()), work_.device<std::byte>()};
 }

@@ -94,6 +94,7 @@ class CudaBatch final : public Batch {
   EventRef copied_;              // the staging memory may be written again
   std::optional<Shape> shape_;
   bool is_planned_ = false;
+  bool is_repeatable_ = false;  // there is room for a power of two of spans
   AttentionPlan plan_;
 };
 

@@ -36,6 +36,15 @@ CudaBatch& AsCuda(const Batch* batch) {
   // An operation may plan the work of a batch that it is given to read.
   return const_cast<CudaBatch&>(static_cast<const CudaBatch&>(*batch));
 }
+// Of activations that are split, and what a group takes.
+constexpr size_t GroupCount(uint32_t cols) {
+  return size_t{CeilDivide(cols, kBlockCols)} * kBlockGroups;
+}
+constexpr size_t kActivationGroupBytes =
+    kActivationGroupHalves * sizeof(uint16_t) + sizeof(ActivationScale);
+constexpr size_t PartialBytes(size_t count, uint32_t kv_head_count, uint32_t head_dim) {
+  return count * kv_head_count * (head_dim * sizeof(float) + sizeof(float2));
+}
 uint32_t RowCount(const Batch* batch) { return static_cast<uint32_t>(batch->rows().size()); }
 
 class CudaOps final : public Ops {
@@ -53,6 +62,8 @@ class CudaOps final : public Ops {
     ASSIGN_OR_RETURN(std::unique_ptr<CudaBatch> batch, CudaBatch::Create(device_, limits));
     return std::unique_ptr<Batch>(std::move(batch));
   }
+
+  uint64_t ScratchBytesMax(const PassLimits& limits) const override;
 
   void Embed(const EmbedArgs& args, Stream& stream) override;
   void RmsNorm(const RmsNormArgs& args, Stream& stream) override;
@@ -81,6 +92,26 @@ class CudaOps final : public Ops {
   Scratch ranked_{device_};
   GraphCache graphs_;
 };
+
+// Each part as large as the operation that takes most of it.
+uint64_t CudaOps::ScratchBytesMax(const PassLimits& limits) const {
+  const uint32_t group = limits.head_count / limits.kv_head_count;
+  const uint32_t chunk_queries = ChunkQueries(mode_, limits.head_dim);
+  const AttentionRoom room = AttentionRoomOf(limits.batch, group, chunk_queries);
+  const uint32_t rows = limits.batch.rows_max;
+  const TopLogitsArgs top = {.logits = nullptr,
+                             .row_count = limits.logits_max,
+                             .width = limits.vocabulary_size,
+                             .count = std::min(kTopLogitsMax, limits.vocabulary_size),
+                             .out = nullptr};
+  uint64_t total = rows * GroupCount(limits.cols_max) * kActivationGroupBytes +
+                   PartialBytes(room.partials, limits.kv_head_count, limits.head_dim) +
+                   room.plan_bytes + TopLogitsScratchCount(top) * sizeof(uint64_t);
+  if (dense_ != nullptr && rows > kPackedRowsMax) {
+    total += DenseProducts::ScratchBytesMax(rows, limits.cols_max, limits.matrix_max);
+  }
+  return total;
+}
 
 void CudaOps::Embed(const EmbedArgs& args, Stream& stream) {
   CudaStream& cuda = AsCuda(stream);
@@ -138,11 +169,11 @@ void CudaOps::Repeat(const Batch& batch, const std::function<void()>& operations
 // For all the products of a MatMul.
 Result<SplitActivations> CudaOps::Split(const MatMulArgs& args, CudaStream& stream) {
   const uint32_t cols = args.outputs[0].weight->cols();
-  const uint32_t group_count = CeilDivide(cols, kBlockCols) * kBlockGroups;
+  const auto group_count = static_cast<uint32_t>(GroupCount(cols));
   const size_t groups = size_t{args.row_count} * group_count;
   const size_t half_bytes = groups * kActivationGroupHalves * sizeof(uint16_t);
-  ASSIGN_OR_RETURN(std::byte * memory, activations_.Reserve<std::byte>(
-                                           half_bytes + groups * sizeof(ActivationScale), stream));
+  ASSIGN_OR_RETURN(std::byte * memory,
+                   activations_.Reserve<std::byte>(groups * kActivationGroupBytes, stream));
   const SplitActivations split = {.halves = reinterpret_cast<uint16_t*>(memory),
                                   .scales = reinterpret_cast<ActivationScale*>(memory + half_bytes),
                                   .row_count = args.row_count,
@@ -240,8 +271,9 @@ Status CudaOps::Attend(const PagedAttentionArgs& args, CudaStream& stream) {
       batch.WorkOf(args.segment_count, group, ChunkQueries(mode_, layout.head_dim), stream));
   const size_t partials = size_t{work.partial_count} * layout.kv_head_count;
   const size_t value_bytes = partials * layout.head_dim * sizeof(float);
-  ASSIGN_OR_RETURN(std::byte * memory,
-                   partials_.Reserve<std::byte>(value_bytes + partials * sizeof(float2), stream));
+  const size_t partial_bytes =
+      PartialBytes(work.partial_count, layout.kv_head_count, layout.head_dim);
+  ASSIGN_OR_RETURN(std::byte * memory, partials_.Reserve<std::byte>(partial_bytes, stream));
   const AttentionParams params = {.q = args.q,
                                   .out = args.out,
                                   .segments = batch.device_segments(),

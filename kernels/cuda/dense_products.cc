@@ -22,6 +22,11 @@ uint32_t SlabOutputs(uint32_t cols) {
   return static_cast<uint32_t>(std::clamp<size_t>(panels, 1, 1 << 20)) * kPanelOutputs;
 }
 
+// Float16, and a scale a row.
+size_t ActivationBytes(uint32_t row_count, uint32_t cols) {
+  return row_count * (cols * sizeof(uint16_t) + sizeof(float));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<DenseProducts>> DenseProducts::Create(Device& device) {
@@ -29,6 +34,13 @@ Result<std::unique_ptr<DenseProducts>> DenseProducts::Create(Device& device) {
   ASSIGN_OR_RETURN(products->workspace_, device.Allocate(kWorkspaceBytes));
   RETURN_IF_ERROR(StatusOf(cublasCreate(&products->handle_)));
   return products;
+}
+
+uint64_t DenseProducts::ScratchBytesMax(uint32_t rows_max, uint32_t cols_max, uint64_t matrix_max) {
+  const uint64_t panel_bytes = uint64_t{kPanelOutputs} * cols_max * sizeof(uint16_t);
+  const uint64_t slab_bytes =
+      std::min(std::max<uint64_t>(kSlabBytes, panel_bytes), matrix_max * sizeof(uint16_t));
+  return slab_bytes + ActivationBytes(rows_max, cols_max);
 }
 
 DenseProducts::~DenseProducts() {
@@ -40,7 +52,7 @@ Status DenseProducts::SetActivations(const float* x, uint32_t row_count, uint32_
   CHECK(cols % 8 == 0);
   const size_t half_bytes = size_t{row_count} * cols * sizeof(uint16_t);  // a multiple of 16
   ASSIGN_OR_RETURN(std::byte * memory,
-                   activations_.Reserve<std::byte>(half_bytes + row_count * sizeof(float), stream));
+                   activations_.Reserve<std::byte>(ActivationBytes(row_count, cols), stream));
   uint16_t* const halves = reinterpret_cast<uint16_t*>(memory);
   float* const row_scales = reinterpret_cast<float*>(memory + half_bytes);
   stream.Note(LaunchRound(x, row_count, cols, halves, row_scales, stream.handle()));

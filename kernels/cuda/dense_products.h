@@ -5,6 +5,7 @@
 
 #include <cublas_v2.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "kernels/cuda/cuda_stream.h"
@@ -17,6 +18,8 @@ class DenseProducts {
  public:
   static Result<std::unique_ptr<DenseProducts>> Create(Device& device);
   ~DenseProducts();
+  // What the calls take as they go, with matrices of up to so many elements.
+  static uint64_t ScratchBytesMax(uint32_t rows_max, uint32_t cols_max, uint64_t matrix_max);
   DenseProducts(const DenseProducts&) = delete;
   DenseProducts& operator=(const DenseProducts&) = delete;
 

@@ -232,7 +232,8 @@ TEST(LostDevice, IsGivenUpWhenPassAfterPassFails) {
               StartsWith("the device is given up after 3 passes in a row that failed: CUDA: "));
 }
 
-// Blocks take what weights and activations have left, in one allocation, but for a sixteenth.
+// Blocks take what weights and activations have left, in one allocation, but for what operations
+// take and a 64th.
 TEST(DeviceMemory, IsTheDefaultSizeOfTheBlockPool) {
   const cuemu::TestMachine machine;
   const ScratchFolder scratch;
@@ -241,23 +242,122 @@ TEST(DeviceMemory, IsTheDefaultSizeOfTheBlockPool) {
   options.engine.concurrent_max = 500;  // or all of them would fit
   WriteTinyModel(options.model_path, SmallModel());
   const SystemClock clock;
-  uint64_t used_bytes = 0, pool_bytes = 0;
+  uint64_t used_bytes = 0, pool_bytes = 0, scratch_bytes = 0;
   {
     const Result<LoadedEngine> loaded = LoadEngine(options, clock, nullptr);
     ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
     used_bytes = cuemu::ReadStatistics().device_bytes_used;
     const BlockStoreStats blocks = loaded->parts.blocks->stats();
     pool_bytes = blocks.device_capacity * blocks.block_bytes;
+    scratch_bytes = loaded->parts.model->scratch_bytes_max();
     EXPECT_THAT(loaded->summary, testing::Contains(HasSubstr(" MiB that were free")));
   }
-  constexpr uint64_t kMemory = 32 << 20, kSixteenth = kMemory / 16;
-  EXPECT_LE(used_bytes, kMemory - kSixteenth);
-  EXPECT_GT(used_bytes, kMemory - kSixteenth - 4096);
+  constexpr uint64_t kMemory = 32 << 20, kMargin = kMemory / 64;
+  EXPECT_GT(scratch_bytes, 500'000u);
+  EXPECT_LE(used_bytes, kMemory - kMargin - scratch_bytes);
+  EXPECT_GT(used_bytes, kMemory - kMargin - scratch_bytes - 4096);
   EXPECT_GT(pool_bytes, kMemory / 2);
   options.device_memory_bytes = kMemory;
   EXPECT_THAT(LoadEngine(options, clock, nullptr).status().message(),
               StartsWith("--device-memory: takes 33,554,432 bytes; "));
 }
+
+// Some passes that take most of one thing or another, and random ones between them.
+class PassesWithinLimits {
+ public:
+  static constexpr uint32_t kContext = 600, kRows = 100, kLogits = 3;
+
+  explicit PassesWithinLimits(Model& model) : model_(model) {
+    const size_t block_bytes = model.kv_layout().block_bytes();
+    const uint32_t block_count = (kContext + 15) / 16;
+    memory_ = *model.device().Allocate(kLogits * block_count * block_bytes);
+    for (uint32_t i = 0; i < kLogits * block_count; ++i) {
+      blocks_[i / block_count].push_back(memory_->data() + i * block_bytes);
+    }
+  }
+
+  // `row_count` rows that end at `end`, of one of the contexts.
+  BatchSegment Piece(uint32_t context, uint32_t row_count, uint32_t end, bool want_logits) const {
+    return {.tokens = std::span(tokens_).first(row_count),
+            .first_position = end - row_count,
+            .blocks = blocks_[context].data(),
+            .want_logits = want_logits,
+            .highest_count = 256};
+  }
+  // Of no context two pieces want logits.
+  std::vector<BatchSegment> SomePieces() {
+    std::vector<BatchSegment> pieces;
+    for (uint32_t rows = 0, end[kLogits] = {0, 200, 300}; rows < kRows;) {
+      const auto context = static_cast<uint32_t>(rng_.Below(kLogits));
+      const auto most = std::min(kRows - rows, kContext - end[context]);
+      if (most == 0) break;
+      const auto count =
+          static_cast<uint32_t>(1 + rng_.Below(rng_.Chance(0.7) ? 4 : 64)) % most + 1;
+      if (count > most) continue;
+      end[context] += count;
+      pieces.push_back(Piece(context, count, end[context], false));
+      rows += count;
+    }
+    return pieces;
+  }
+  void Run(const std::vector<BatchSegment>& segments) {
+    const auto logits = model_.Forward(segments);
+    ASSERT_TRUE(logits.ok()) << logits.status().ToString();
+  }
+  std::vector<BatchSegment> OneRowEach() const {
+    return {Piece(0, 1, kContext, true), Piece(1, 1, kContext, true), Piece(2, 1, kContext, true)};
+  }
+  // As short as makes most of them at long contexts.
+  std::vector<BatchSegment> ShortOnes() const {
+    std::vector<BatchSegment> pieces = OneRowEach();
+    for (uint32_t i = 0; i < 12; ++i) {
+      pieces.push_back(Piece(i % kLogits, 8, kContext - 1 - i / kLogits * 16, false));
+    }
+    return pieces;
+  }
+
+ private:
+  Model& model_;
+  Rng rng_{7};
+  const std::vector<uint32_t> tokens_ = RandomTokens(3, kRows);
+  std::unique_ptr<Buffer> memory_;
+  std::vector<std::byte*> blocks_[kLogits];
+};
+
+class ScratchMemory : public testing::TestWithParam<ComputeMode> {};
+
+TEST_P(ScratchMemory, IsNoMoreThanIsPredictedAndNotMuchLess) {
+  const cuemu::TestMachine machine({.device_memory_bytes = size_t{64} << 20});
+  const ScratchFolder scratch;
+  const std::string path = scratch.File("tiny.gguf");
+  WriteTinyModel(path, {.layers = 1, .width = 64, .heads = 4, .kv_heads = 2, .vocab = 2100});
+  const Result<Checkpoint> checkpoint = Checkpoint::Open(path);
+  using Passes = PassesWithinLimits;
+  const std::unique_ptr<Model> model =
+      *Model::Create(*checkpoint, *cuda::MakeCudaBackend(GetParam()),
+                     {.context_length = Passes::kContext,
+                      .rows_max = Passes::kRows,
+                      .logits_max = Passes::kLogits},
+                     nullptr);
+  Passes passes(*model);
+  const auto used_bytes = [] { return cuemu::ReadStatistics().device_bytes_used; };
+  const size_t before = used_bytes();
+  const auto run = [&](const std::vector<BatchSegment>& segments) {
+    passes.Run(segments);
+    EXPECT_LE(used_bytes() - before, model->scratch_bytes_max());
+  };
+  for (int i = 0; i < (kSanitized ? 1 : 4); ++i) run(passes.SomePieces());
+  for (int i = 0; i < 3; ++i) run(passes.OneRowEach());  // done, recorded, repeated
+  run(passes.ShortOnes());
+  run({passes.Piece(0, Passes::kRows, Passes::kContext, true)});
+  // In fast mode there is room for the output matrix as float16, which so few rows do not need.
+  const int part = GetParam() == ComputeMode::kExact ? 2 : 5;
+  EXPECT_GT(used_bytes() - before, model->scratch_bytes_max() / part);
+}
+
+INSTANTIATE_TEST_SUITE_P(BothModes, ScratchMemory,
+                         testing::Values(ComputeMode::kExact, ComputeMode::kFast),
+                         [](const auto& mode) { return std::string(ComputeModeName(mode.param)); });
 
 class WaitingSink final : public TokenSink {
  public:

@@ -19,6 +19,9 @@ class ForwardingOps : public Ops {
   Result<std::unique_ptr<Batch>> NewBatch(const BatchLimits& limits) override {
     return inner_->NewBatch(limits);
   }
+  uint64_t ScratchBytesMax(const PassLimits& limits) const override {
+    return inner_->ScratchBytesMax(limits);
+  }
   void Embed(const EmbedArgs& args, Stream& stream) override { inner_->Embed(args, stream); }
   void RmsNorm(const RmsNormArgs& args, Stream& stream) override { inner_->RmsNorm(args, stream); }
   void MatMul(const MatMulArgs& args, Stream& stream) override { inner_->MatMul(args, stream); }
