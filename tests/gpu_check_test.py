@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import gpu_check  # noqa: E402
 import gpu_check_libraries  # noqa: E402  the folder of tools is on the path now
 from gpu_check_figures import Figures  # noqa: E402
 
@@ -55,12 +57,19 @@ class FakeBuild:
             program.write_text(f"#!/bin/sh\n{script}\n")
             program.chmod(0o755)
 
-    def check(self, *flags):
+    def start(self, *flags):
+        return subprocess.Popen([sys.executable, ROOT / "tools/gpu_check.py", "--build", self.folder, *flags],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                env={"PATH": f"{self.path}:/usr/bin:/bin"})
+
+    def end(self, process):
         """(exit code, what it printed, the report)"""
-        done = subprocess.run([sys.executable, ROOT / "tools/gpu_check.py", "--build", self.folder, *flags],
-                              capture_output=True, text=True, env={"PATH": f"{self.path}:/usr/bin:/bin"}, timeout=300)
+        output, _ = process.communicate(timeout=300)
         report = self.folder / "gpu_check/report.json"
-        return done.returncode, done.stdout + done.stderr, json.loads(report.read_text()) if report.exists() else None
+        return process.returncode, output, json.loads(report.read_text()) if report.exists() else None
+
+    def check(self, *flags):
+        return self.end(self.start(*flags))
 
 
 class GpuCheckTest(unittest.TestCase):
@@ -109,14 +118,58 @@ class GpuCheckTest(unittest.TestCase):
             exec sleep 600""")
         self.assertLess(time.monotonic() - begin, 120)
 
+    def expect_gone(self, pid_file):
+        """The process, which may be somebody else's to reap."""
+        state = pathlib.Path(f"/proc/{pid_file.read_text().strip()}/stat")
+        for _ in range(100):
+            if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return
+            time.sleep(0.1)
+        self.fail("a program that a step has started goes on")
+
+    def test_what_a_step_has_started_ends_with_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            child = pathlib.Path(folder) / "child"
+            build = FakeBuild(folder, cuda_bench=f"sleep 600 & echo $! >{child}; wait")
+            code, output, _ = build.check("--seconds", "2", "--only", "kernels")
+            self.assertEqual(code, 1)
+            self.assertIn("not done in 2 s", output)
+            self.expect_gone(child)
+
+    def test_one_that_is_stopped_shows_what_there_is(self):
+        with tempfile.TemporaryDirectory() as folder:
+            child = pathlib.Path(folder) / "child"
+            build = FakeBuild(folder, cuda_step_bench=f"echo $$ >{child}; exec sleep 600")
+            process = build.start("--only", "kernels,step 8B")
+            while not child.exists() or not child.read_text().endswith("\n"):
+                time.sleep(0.05)
+            process.terminate()
+            code, output, report = build.end(process)
+            self.assertEqual(code, 128 + signal.SIGTERM)
+            self.expect_gone(child)
+            self.assertRegex(output, r"attention, 8 rows at 32768 +3,400 GB/s")
+            self.assertEqual([step["name"] for step in report["steps"]], ["kernels"])
+
+    def test_the_time_that_building_took_counts(self):
+        def check(code, output, report):
+            self.assertEqual([step["status"] for step in report["steps"]], ["no time was left"])
+        self.with_build(check, "--begun", str(int(time.time()) - 500), "--only", "kernels")
+
+    def test_figures_that_cannot_be_read_stop_nothing(self):
+        def check(code, output, report):
+            self.assertEqual(code, 1)
+            self.assertIn("its figures cannot be read: KeyError('context')", output)
+            self.assertEqual(report["steps"][-1]["status"], "ok")
+        self.with_build(check, "--only", "kernels,step 8B", cuda_bench="echo '{\"case\": \"decode\"}'")
+
     def test_programs_that_are_missing_are_named(self):
+        self.assertEqual(gpu_check.run(gpu_check.Step("x", ["x"], 1, needs="no-such-program"), None, 10, {"PATH": "/bin"})["status"],
+                         "no-such-program is not there")
         with tempfile.TemporaryDirectory() as folder:
             build = FakeBuild(folder)
-            (build.path / "compute-sanitizer").unlink()
             (build.folder / "tests/on_device/cuda_bench").unlink()
             code, output, _ = build.check("--only", "memcheck,kernels")
             self.assertEqual(code, 1)
-            self.assertIn("compute-sanitizer is not there", output)
             self.assertIn("No such file or directory: ", output)
             self.assertIn("--only names no step", build.check("--only", "nothing")[1])
 

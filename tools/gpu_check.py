@@ -3,7 +3,8 @@
 
 Steps, each with a time limit of its own: the conformance tables and the engine's tests on the device, compute-sanitizer over
 small shapes, the benches of kernels and copies, and the engine on two models. A step that fails or takes too long does not
-stop those behind it. At the end there is one table, and everything in JSON.
+stop those behind it, and what it has started ends with it. At the end, also one that SIGTERM brings, there is one table, and
+everything in JSON.
 
 The exit code is 1 when a step failed, 2 when all went well but a figure is short of its goal, else 0. On the emulator
 (--emulated) everything is the smallest there is, figures mean nothing, and goals do not count.
@@ -12,11 +13,14 @@ Needs Python's standard library, a driver, CUDA's runtime libraries, and for two
 """
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import json
+import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +34,7 @@ SECONDS_MAX = 480
 SKIPPED = 77  # of a test that found no GPU
 MEMORY_MIN = 20e9  # bytes that are free
 TAIL_LINES = 12
+KILLED_SECONDS_MAX = 10  # in which what was killed ends, unless the driver holds it
 
 REAL_MODEL = ROOT / ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 # Random weights in the shapes of SmolLM2 135M and Llama 3 8B, and a model for the emulator.
@@ -98,9 +103,6 @@ def device_steps(programs, models, blocks):
     yield Step("conformance", [conformance], 90)
     yield Step("equivalence", [programs.test("cuda_engine")], 60)
     yield Step("kernels", [programs.bench("cuda_bench")], 90)
-    for tool, tests in SANITIZED.items():
-        yield Step(tool, ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", conformance,
-                          f"--gtest_filter={tests}"], 75, needs="compute-sanitizer")
     small, large = models / "135M.gguf", models / "8B.gguf"
     if REAL_MODEL.is_file():
         small = REAL_MODEL
@@ -114,6 +116,9 @@ def device_steps(programs, models, blocks):
                             ["prefill:512", "prefill:8192", "decode:128:1", "decode:8192:1", "decode:1024:16"], 75)
     yield Step("step 8B", [programs.bench("cuda_step_bench"), large], 45)
     yield Step("restores 8B", [programs.bench("cuda_restore_bench"), large, blocks], 90)
+    for tool, tests in SANITIZED.items():
+        yield Step(tool, ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", conformance,
+                          f"--gtest_filter={tests}"], 75, needs="compute-sanitizer")
 
 
 def emulated_steps(programs, models, blocks):
@@ -130,10 +135,25 @@ def emulated_steps(programs, models, blocks):
                                  "--turns", 1], 300)
 
 
+@contextlib.contextmanager
+def process_group(command, output, environment):
+    """A program; behind it nothing is left of what it has started, so that nothing else uses the GPU in the next step."""
+    # Not subprocess.run: it would wait for good for one that the driver does not let go.
+    process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
+                               start_new_session=True)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILLED_SECONDS_MAX)
+
+
 def run(step, logs, seconds_left, environment):
     """How it went: {"name", "status": "ok" or what is wrong, "seconds", "output"}."""
     result = {"name": step.name, "command": " ".join(map(str, step.command)), "seconds": 0.0, "output": ""}
-    if step.needs and not shutil.which(step.needs):
+    if step.needs and not shutil.which(step.needs, path=environment["PATH"]):
         return result | {"status": f"{step.needs} is not there"}
     limit = min(step.seconds_max, seconds_left)
     if limit < 1:
@@ -141,9 +161,8 @@ def run(step, logs, seconds_left, environment):
     log = logs / f"{step.name.replace(' ', '-')}.log"
     begin = time.monotonic()
     try:
-        with log.open("w+") as output:
-            code = subprocess.run(list(map(str, step.command)), stdout=output, stderr=subprocess.STDOUT, timeout=limit,
-                                  stdin=subprocess.DEVNULL, env=environment).returncode
+        with log.open("w") as output, process_group(list(map(str, step.command)), output, environment) as process:
+            code = process.wait(limit)
         status = {0: "ok", SKIPPED: "there is no GPU"}.get(code, f"failed with {code}")
     except subprocess.TimeoutExpired:
         status = f"not done in {limit:.0f} s"
@@ -164,26 +183,55 @@ def describe(steps):
     return "\n".join(lines)
 
 
+class Report:
+    """What there is so far. The file is a whole one whenever somebody looks, and replaced behind each step."""
+
+    def __init__(self, path, emulated):
+        self.path = path
+        self.emulated = emulated
+        self.begin = time.monotonic()
+        self.figures = Figures(judged=not emulated)
+        self.done = []
+
+    def seconds(self):
+        return time.monotonic() - self.begin
+
+    def add(self, result):
+        self.done.append(result)
+        try:
+            self.figures.read(result["name"], result["output"])
+        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+            result["status"] = f"its figures cannot be read: {error!r}"
+        date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        report = {"date": date, "emulated": self.emulated, "seconds": self.seconds(), "steps": self.done,
+                  "figures": self.figures.all}
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text(json.dumps(report, indent=1) + "\n")
+        fresh.replace(self.path)
+
+    def failed(self):
+        return [step["name"] for step in self.done if step["status"] != "ok"]
+
+    def show(self):
+        failed, short = self.failed(), self.figures.short()
+        print(describe(self.done) + "\n\n" + self.figures.table())
+        print(f"\n{len(self.done) - len(failed)} of {len(self.done)} steps went well"
+              + (f"; not: {', '.join(failed)}" if failed else "")
+              + f". {len(short)} figures are short of their goals. {self.seconds():.0f} s; all of it: {self.path}", flush=True)
+
+
 def check(steps, logs, emulated, seconds_max, environment, report_path):
-    """Runs them; returns the exit code. The report is written behind each, so that what there is survives."""
-    begin = time.monotonic()
-    figures = Figures(judged=not emulated)
-    done = []
-    for step in steps:
-        print(f"{step.name} ...", file=sys.stderr, flush=True)
-        result = run(step, logs, seconds_max - (time.monotonic() - begin), environment)
-        done.append(result)
-        figures.read(step.name, result["output"])
-        report = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "emulated": emulated,
-                  "seconds": time.monotonic() - begin, "steps": done, "figures": figures.all}
-        report_path.write_text(json.dumps(report, indent=1) + "\n")
-    print(describe(done) + "\n\n" + figures.table())
-    failed = [step["name"] for step in done if step["status"] != "ok"]
-    short = figures.short()
-    print(f"\n{len(done) - len(failed)} of {len(done)} steps went well"
-          + (f"; not: {', '.join(failed)}" if failed else "")
-          + f". {len(short)} figures are short of their goals. {report['seconds']:.0f} s; all of it: {report_path}")
-    return 1 if failed else 2 if short else 0
+    """Runs them; returns the exit code."""
+    report = Report(report_path, emulated)
+    try:
+        for step in steps:
+            print(f"{step.name} ...", end="", file=sys.stderr, flush=True)
+            result = run(step, logs, seconds_max - report.seconds(), environment)
+            report.add(result)
+            print(f" {result['status']}, {result['seconds']:.0f} s", file=sys.stderr, flush=True)
+    finally:
+        report.show()
+    return 1 if report.failed() else 2 if report.figures.short() else 0
 
 
 def main():
@@ -192,6 +240,7 @@ def main():
     parser.add_argument("--emulated", action="store_true", help="on the emulator, to see that the script works")
     parser.add_argument("--only", metavar="STEP,...", help="steps by the beginnings of their names")
     parser.add_argument("--seconds", type=int, default=SECONDS_MAX, help="for everything (default %(default)s)")
+    parser.add_argument("--begun", type=int, metavar="TIME", help="when that began, in seconds of the epoch (default: now)")
     parser.add_argument("--out", type=pathlib.Path, help="folder of the report and the logs (default BUILD/gpu_check)")
     parser.add_argument("--models", type=pathlib.Path, help="folder for models of 5 GB in all, which are deleted "
                         "(default: /dev/shm where it has room, else --out)")
@@ -202,6 +251,8 @@ def main():
     programs = Programs(build, options.emulated)
     if options.pack:
         return gpu_check_libraries.pack(build, options.pack.resolve())
+    seconds = options.seconds - (max(0, int(time.time()) - options.begun) if options.begun else 0)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     out = (options.out or build / "gpu_check").resolve()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.models or model_folder(out)) as models, \
@@ -212,7 +263,7 @@ def main():
             steps = [step for step in steps if step.name.startswith(tuple(options.only.split(",")))]
         if not steps:
             parser.error("--only names no step")
-        return check(steps, out, options.emulated, options.seconds, gpu_check_libraries.environment(build),
+        return check(steps, out, options.emulated, seconds, gpu_check_libraries.environment(build),
                      out / "report.json")
 
 

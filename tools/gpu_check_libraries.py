@@ -17,6 +17,7 @@ SCRIPTS = ["gpu_check.sh", "gpu_check.py", "gpu_check_figures.py", "gpu_check_li
 OWN = re.compile(r"(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|libcublas(Lt)?|libcuda)\.so")
 CUDA_FOLDERS = ["/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/usr/local/cuda/targets/x86_64-linux/lib",
                 "/usr/local/cuda-*/lib64"]
+CUDA_PROGRAMS = ["/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer"]
 
 
 def libraries_of(program):
@@ -51,8 +52,9 @@ def cublas_folders():
 
 
 def environment(build):
-    """Of the programs: the libraries that were packed with them first, then CUDA's."""
+    """Of the programs: the libraries that were packed with them first, then CUDA's; and where CUDA's own programs are."""
     folders = [str(build / "lib")] if (build / "lib").is_dir() else []
     known = os.environ.get("LD_LIBRARY_PATH")
     folders += ([known] if known else []) + cublas_folders()
-    return dict(os.environ) | ({"LD_LIBRARY_PATH": ":".join(folders)} if folders else {})
+    path = ":".join([os.environ.get("PATH", "/usr/bin:/bin"), *CUDA_PROGRAMS])
+    return dict(os.environ) | {"PATH": path} | ({"LD_LIBRARY_PATH": ":".join(folders)} if folders else {})

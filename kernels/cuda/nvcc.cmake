@@ -9,7 +9,9 @@ if(NOT CUDAToolkit_FOUND OR NOT CUDAToolkit_NVCC_EXECUTABLE)
   return()
 endif()
 set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})
-set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 100)  # and the last one's PTX, for devices to come
+set(CAIRN_CUDA_ARCHITECTURES 80-real 90-real 100 CACHE STRING
+    "what the plugin runs on; the last one as PTX too, for devices to come")
+set(CMAKE_CUDA_ARCHITECTURES ${CAIRN_CUDA_ARCHITECTURES})
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)
 if(CMAKE_VERSION VERSION_LESS 3.26)  # which does not know that nvcc compiles C++20
