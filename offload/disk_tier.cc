@@ -422,8 +422,7 @@ void DiskTier::GiveUpWhatHangs(News& news) {
     if (order.waits() || store_->Cancel(SpillTicket(move.value()))) {
       if (order.handed > 0) load_meter_.Cancel();
       cancelled.push_back(move);
-      news.outcomes.push_back(
-          {.move = move, .fate = Fate::kFailed, .status = status, .record_is_good = false});
+      news.outcomes.push_back({.move = move, .fate = Fate::kFailed, .status = status});
     } else {
       news.outcomes.push_back({.move = move, .fate = Fate::kGivenUp, .status = status});
     }

@@ -182,6 +182,23 @@ TEST_F(SegmentThatGoes, WhatWasAskedInTimeIsNotTakenBack) {
   EXPECT_EQ(store_->cancel_count(), 1u) << "only the one of the segment that stays";
 }
 
+// Nobody has looked at its record, so that it may be read when the disk answers.
+TEST_F(SegmentThatGoes, WhatWaitsBehindADiskThatHangsIsStillThere) {
+  store_->options.hangs = true;
+  Load(4, 0);
+  const MoveId ahead = Load(5, kTurnAhead);
+  clock_.Advance(DiskTier::kPatience);
+  const DiskTier::News news = tier_->Poll();
+  const auto given_up = std::ranges::find(news.outcomes, ahead, &DiskTier::Outcome::move);
+  ASSERT_NE(given_up, news.outcomes.end());
+  EXPECT_EQ(given_up->fate, Fate::kFailed);
+  EXPECT_TRUE(given_up->record_is_good);
+  store_->options.hangs = false;
+  PollUntil(1);
+  Load(5, 0);
+  EXPECT_EQ(PollUntil(1)[0].fate, Fate::kDone);
+}
+
 TEST_F(SegmentThatGoes, WhatIsMovedIsLookedForAgain) {
   Load(4, 0);
   const MoveId ahead = Load(1, kTurnAhead);
