@@ -14,13 +14,14 @@
 #include "tests/fakes/far_backend.h"
 #include "tests/fakes/gguf_writer.h"
 #include "tests/fakes/scratch_folder.h"
+#include "tests/sanitized.h"
 
 namespace cairn {
 namespace {
 
 struct SeedRange {
   uint64_t first = 1;
-  uint64_t count = 40;
+  uint64_t count = kSanitized ? 16 : 40;
   uint64_t ticks = 400;
 };
 

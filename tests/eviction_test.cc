@@ -275,7 +275,7 @@ class CacheSim {
       watch_.NoteUse(key, now);
       watch_.NoteIdle(key, candidate.reuse_count, now);
     }
-    for (int look = 0; look < 64; ++look) watch_.Look(now, odds_);
+    for (int look = 0; look < 16; ++look) watch_.Look(now, odds_);
     while (blocks_.size() > capacity_) Shrink(now);
     return hits;
   }
