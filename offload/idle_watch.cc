@@ -5,7 +5,7 @@
 namespace cairn {
 
 IdleWatch::Watched* IdleWatch::Find(uint64_t name) {
-  if ((name & unwatched_bits_) != 0) return nullptr;
+  if (!IsWatched(name)) return nullptr;
   const auto place = places_.find(name);
   return place == places_.end() ? nullptr : &watched_[place->second];
 }
@@ -19,7 +19,7 @@ void IdleWatch::NoteUse(const BlockKey& key, Clock::Monotonic now) {
     watched->in_use = true;
     return;
   }
-  if ((name & unwatched_bits_) != 0) return;
+  if (!IsWatched(name)) return;
   places_.emplace(name, static_cast<uint32_t>(watched_.size()));
   watched_.push_back({.name = name});
   if (watched_.size() > kWatchedMax) MakeRoom(now);
@@ -50,8 +50,7 @@ void IdleWatch::MakeRoom(Clock::Monotonic now) {
   });
   if (watched_.size() > kWatchedMax / 4 * 3) {
     unwatched_bits_ = unwatched_bits_ << 1 | 1;
-    std::erase_if(watched_,
-                  [&](const Watched& watched) { return (watched.name & unwatched_bits_) != 0; });
+    std::erase_if(watched_, [&](const Watched& watched) { return !IsWatched(watched.name); });
   }
   places_.clear();
   for (uint32_t i = 0; i < watched_.size(); ++i) places_.emplace(watched_[i].name, i);

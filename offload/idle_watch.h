@@ -42,6 +42,7 @@ class IdleWatch {
     bool in_use = true;
   };
 
+  bool IsWatched(uint64_t name) const { return (name & unwatched_bits_) == 0; }
   Watched* Find(uint64_t name);
   void MakeRoom(Clock::Monotonic now);
 

@@ -31,8 +31,6 @@ OfHalfOctaves LengthsInSeconds() {
   return lengths;
 }
 
-uint32_t KindOf(uint32_t reuse_count, uint32_t kinds) { return std::min(reuse_count, kinds - 1); }
-
 // Keeping a block for a while: what comes of it, for each that is there at its begin.
 struct Stay {
   double returns = 0;
@@ -44,6 +42,8 @@ struct Stay {
 
 }  // namespace
 
+uint32_t ReturnRates::KindOf(uint32_t reuse_count) { return std::min(reuse_count, kKinds - 1); }
+
 void ReturnRates::Seen::Add(bool returned) {
   constexpr double kKept = 1 - 1 / kWindow;
   blocks = blocks * kKept + 1;
@@ -52,7 +52,7 @@ void ReturnRates::Seen::Add(bool returned) {
 
 uint8_t ReturnRates::NoteIdle(uint32_t reuse_count, std::chrono::nanoseconds idle,
                               uint8_t counted) {
-  auto& seen = seen_[KindOf(reuse_count, kKinds)];
+  auto& seen = seen_[KindOf(reuse_count)];
   const uint8_t now = HalfOctaveOf(idle);
   for (uint8_t i = counted; i < now; ++i) seen[i].Add(false);
   return std::max(counted, now);
@@ -60,7 +60,7 @@ uint8_t ReturnRates::NoteIdle(uint32_t reuse_count, std::chrono::nanoseconds idl
 
 void ReturnRates::NoteReturn(uint32_t reuse_count, std::chrono::nanoseconds idle, uint8_t counted) {
   const uint8_t now = NoteIdle(reuse_count, idle, counted);
-  seen_[KindOf(reuse_count, kKinds)][now].Add(true);
+  seen_[KindOf(reuse_count)][now].Add(true);
 }
 
 void ReturnRates::Learn(const ReuseOdds& odds) {
@@ -76,7 +76,7 @@ void ReturnRates::Learn(const ReuseOdds& odds) {
 }
 
 double ReturnRates::PerSecond(uint32_t reuse_count, std::chrono::nanoseconds idle) const {
-  return rates_[KindOf(reuse_count, kKinds)][HalfOctaveOf(idle)];
+  return rates_[KindOf(reuse_count)][HalfOctaveOf(idle)];
 }
 
 // From the end on: what follows a span is worth waiting for as long as its own best rate is higher

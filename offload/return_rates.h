@@ -60,6 +60,8 @@ class ReturnRates {
     void Add(bool returned);
   };
 
+  static uint32_t KindOf(uint32_t reuse_count);
+
   std::array<std::array<Seen, kHalfOctaves>, kKinds> seen_{};
   std::array<std::array<double, kHalfOctaves>, kKinds> rates_{};
 };
